@@ -1,0 +1,171 @@
+"""What an environment is: tasks, observations, prompts and the registered spec of each environment.
+
+Environments see text only. They know nothing of methods, tensors, Hydra or trackers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class EnvironmentFailure(RuntimeError):
+    """The environment itself broke (engine crash, dead worker, missing file).
+
+    Never a policy failure: the episode is retried once, then excluded and counted with its reason.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a panel.
+
+    id            stable name, unique within the environment and data version
+    type          task type, one of the spec's `task_types`
+    content_hash  sha256 (hex) of everything that defines the task; equal content has an equal hash whatever its id
+    slots         what the instruction is about, e.g. {"object": "mug", "target": "shelf"}
+    location      where the environment finds it (path below the data root); opaque to everybody else
+    """
+
+    id: str
+    type: str
+    content_hash: str
+    slots: Mapping[str, str] = field(default_factory=dict)
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """text: what the environment says; task: the instruction; admissible: commands it would accept, sorted."""
+
+    text: str
+    task: str
+    admissible: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """reward: of this step (1.0 on success, else 0.0 in ALFWorld); score: graded result in [0, 1];
+    admissible: whether the action was one the environment accepts in that state."""
+
+    observation: Observation
+    reward: float
+    done: bool
+    success: bool
+    score: float
+    admissible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAction:
+    """action: what is sent to the environment; valid: the response obeyed the format; reason: why not."""
+
+    action: str
+    valid: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """One user message, cut where skills may be inserted. The message is the four parts joined, nothing added."""
+
+    before: str = ""
+    task: str = ""
+    after: str = ""
+    turn: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.before + self.task + self.after + self.turn
+
+
+class Environment(Protocol):
+    """One environment instance. Deterministic given (task, actions). Raises EnvironmentFailure when it breaks."""
+
+    def reset(self, task: Task) -> Observation: ...
+
+    def step(self, action: str) -> StepResult: ...
+
+    def close(self) -> None: ...
+
+
+class Prompter(Protocol):
+    """Turns observations into user messages and responses into actions."""
+
+    @property
+    def protocol(self) -> str:
+        """Short name that travels with every number, e.g. `compact/bare`."""
+        ...
+
+    def opening(self, first: Observation) -> PromptParts:
+        """First user message of an episode (both context layouts)."""
+        ...
+
+    def follow_up(self, current: Observation) -> PromptParts:
+        """Later user message of a growing context."""
+        ...
+
+    def per_step(
+        self, first: Observation, history: Sequence[tuple[str, str]], current: Observation, step: int
+    ) -> PromptParts:
+        """Whole user message of step `step` (0-based, > 0) with the last `history` (observation, action) pairs."""
+        ...
+
+    def parse(self, response: str) -> ParsedAction: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Ordered tasks. hash: over (env, data version, split, every content hash in order)."""
+
+    name: str
+    data_version: str
+    tasks: tuple[Task, ...]
+    hash: str
+
+
+@dataclass
+class EnvConfig:
+    """Configuration of one environment (Hydra group `env`). Comments with unit and source are in sweeps/env/*.yaml."""
+
+    name: str = "alfworld"
+    engine: str = "textworld"  # textworld | native
+    data: str | None = None  # folder of the official data; None: generated worlds
+    cache: str | None = None  # where generated worlds and translations are kept; None: the user cache folder
+    world_seed: int = 0
+    train_per_type: int = 20
+    eval_per_type: int = 10
+    max_steps: int = 20
+    history: int = 5
+    prompt: str = "compact"  # compact | full
+    response: str = "bare"  # bare | tagged
+
+
+# (task text, [(observation before the action, action, action had an effect), ...], success, max step skills)
+#   -> (episode skill, {step index: step skill})
+Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[str, dict[int, str]]]
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """A registered environment.
+
+    capabilities: any of {"hindsight", "library", "expert", "admissible"}
+    load_panel(config, name): the panel; raises FileNotFoundError naming each missing task
+    make(config): a new Environment; must be importable in a worker process
+    prompter(config): the Prompter
+    hindsight(config): rule-based analysis of a finished trajectory, or None
+    library(config): task -> skill text, written by hand per task type, or None
+    """
+
+    name: str
+    task_types: tuple[str, ...]
+    panels: tuple[str, ...]
+    capabilities: frozenset[str]
+    load_panel: Callable[[EnvConfig, str], Panel]
+    make: Callable[[EnvConfig], Environment]
+    prompter: Callable[[EnvConfig], Prompter]
+    hindsight: Callable[[EnvConfig], Hindsight] | None = None
+    library: Callable[[EnvConfig], Callable[[Task], str]] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,120 @@
+"""Structured configuration of one run, and its identity.
+
+Every leaf field is classed `identity` (it can change a result) or `runtime` (it cannot); `fingerprint` hashes the
+identity fields only. A test fails until each new field is classed in `CLASSES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from envs.interface import EnvConfig
+from methods.interface import MethodConfig
+
+
+@dataclass
+class BackboneConfig:
+    """Hydra group `backbone`; comments in sweeps/backbone/*.yaml."""
+
+    name: str = "tiny-s"
+    kind: str = "embedded"  # embedded (made by the project) | hub (a local transformers folder or hub id)
+    path: str | None = None  # kind=hub: folder or hub id
+    revision: str | None = None  # kind=hub: pinned revision
+    hidden: int = 64  # kind=embedded: width
+    layers: int = 2
+    heads: int = 4
+    intermediate: int = 160
+    max_positions: int = 1024
+    demos: int = 16000  # behaviour cloning: demonstrations
+    clone_tokens: int = 20_000_000  # behaviour cloning: training tokens
+    clone_seed: int = 0
+    dtype: str = "float32"
+
+
+@dataclass
+class TrainingConfig:
+    """Part of the `scale` group: how a run trains. Shared by every row of a table."""
+
+    steps: int = 40  # optimiser iterations (one rollout batch each)
+    tasks_per_step: int = 8
+    group_size: int = 4  # rollouts per task
+    context: str = "growing"  # growing (one row per episode) | per_step (one row per environment step)
+    temperature: float = 1.0
+    max_prompt_tokens: int = 960
+    max_response_tokens: int = 8
+    lr: float = 3e-4
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.99])
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    grad_clip: float = 1.0
+    mini_batches: int = 2  # optimiser steps per iteration
+    micro_batch_tokens: int = 4096  # padded tokens per forward of the update
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = 3.0
+    kl_coef: float = 0.0  # k3 to the frozen initial policy, loss term
+    entropy_coef: float = 0.0
+    success_reward: float = 1.0
+    invalid_penalty: float = 0.02
+    penalise: str = "inadmissible"  # format | inadmissible: which steps count as invalid
+
+
+@dataclass
+class EvaluationConfig:
+    """Part of the `scale` group: how a checkpoint is evaluated. Each task of a panel exactly `repeats` times."""
+
+    panels: list[str] = field(default_factory=lambda: ["seen", "unseen"])
+    temperature: float = 0.4
+    repeats: int = 1
+    selection: str = "last"  # last: the checkpoint of the last planned step
+
+
+@dataclass
+class AnalyzerConfig:
+    """Hydra group `analyzer`."""
+
+    name: str = "rules"
+
+
+@dataclass
+class TrackingConfig:
+    """Hydra group `tracking`."""
+
+    enabled: bool = True
+    uri: str | None = None  # None: sqlite file `<out>/mlflow.db`
+    experiment: str | None = None  # None: the sweep's name
+
+
+@dataclass
+class RuntimeConfig:
+    """Everything that cannot change a result."""
+
+    out: str = "."  # runs/ and results/ are made below this folder
+    checkpoint_every: int = 5  # training steps
+    keep_trajectories: int = 8  # sampled trajectories kept per training step and per evaluation
+    env_workers: int = 0  # 0: environments live in the run's own process
+    eval_batch: int = 64  # episodes in lock-step during evaluation
+    threads: int = 1  # torch threads of one run
+    device: str = "cpu"
+    log_level: str = "INFO"
+
+
+@dataclass
+class RunConfig:
+    """One cell: method x backbone x env x fraction x seed x scale."""
+
+    method: MethodConfig = field(default_factory=MethodConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    analyzer: AnalyzerConfig = field(default_factory=AnalyzerConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    scale: str = "local"
+    engine: str = "local"
+    launcher: str = "local"
+    protocol: str = "fair"  # fair | paper | code
+    fraction: float = 1.0  # share of the train panel, in (0, 1]
+    fraction_of: str = "tasks"  # tasks | steps
+    seed: int = 0

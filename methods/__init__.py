@@ -1,0 +1,1 @@
+"""What is compared: one module per method, with all of its maths."""

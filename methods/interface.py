@@ -1,0 +1,248 @@
+"""What a method is: a frozen record of orthogonal knobs, plus functions over tensors.
+
+Methods see tensors and trajectories; they know nothing of Hydra, Slurm, trackers or of any environment.
+The engine owns sampling, scoring and the optimiser; the method owns the maths.
+
+Shapes: R rows (one per environment step, or one per episode in a growing context), T tokens (padded on the right),
+N trajectories, S environment steps of the whole batch. Log-probs are natural logs at the sampling temperature.
+Advantages are per token, [R, T], detached, and 0 outside `response_mask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # torch stays off the path of --help and of planning
+    from torch import Tensor
+
+
+# ---------------------------------------------------------------------------------------------- configuration
+@dataclass
+class AdvantageConfig:
+    estimator: str = "grpo"  # grpo | none
+    std: bool = True  # divide by the group's standard deviation
+    stats_over: str = "trajectories"  # trajectories | steps: what mean and std are taken over
+    pg_coef: float = 1.0  # weight of the policy-gradient term
+
+
+@dataclass
+class SkillConfig:
+    source: str = "none"  # none | library | own_trajectory
+    router: str = "none"  # none | task_type | critical_first | episode_only | step_only | additive | random
+    max_step_skills: int = 0  # most critical steps per trajectory
+    max_failure_rate: float = 0.2  # share of failed analyses in one step above which the run stops
+
+
+@dataclass
+class SignalConfig:
+    clip: float | None = None  # |teacher - student| per token is clipped here (nats)
+    normalize: bool = False  # batch mean/std over the masked tokens
+
+
+@dataclass
+class ScheduleConfig:
+    kind: str = "constant"  # constant | linear (to 0 at `length`) | window (on in (start, stop])
+    start: int = 0
+    stop: int | None = None
+    length: int | None = None  # None: the planned number of steps
+
+
+@dataclass
+class MethodConfig:
+    """Configuration of one row (Hydra group `method`). Comments with unit and source are in sweeps/method/*.yaml."""
+
+    id: str = "grpo"  # name of the row: the YAML's file name
+    name: str = "grpo"  # registered module with the maths
+    label: str = "GRPO"  # how tables call the row
+    trains: bool = True
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    skill: SkillConfig = field(default_factory=SkillConfig)
+    signal: SignalConfig = field(default_factory=SignalConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    coef_episode: float = 0.0  # weight of the episode-skill term
+    coef_step: float = 0.0  # weight of the step-skill term
+    rollout_skills_train: bool = False  # skills in the policy's own prompt while training
+    rollout_skills_eval: list[str] = field(default_factory=lambda: ["off"])  # off | on: one evaluation each
+
+
+# ---------------------------------------------------------------------------------------------- what rollouts give
+class Prompt(Protocol):
+    """One user message cut where skills may be inserted (structurally: the environments' PromptParts)."""
+
+    @property
+    def before(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def after(self) -> str: ...
+    @property
+    def turn(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Turn:
+    """One environment step of a trajectory. Token ids are those sampled, never decoded and encoded again."""
+
+    prompt: Prompt  # user message without any skill of a teacher
+    observation: str  # environment text before the action
+    prompt_ids: list[int]  # tokens before the response: the whole prompt (per_step) or what this turn added (growing)
+    response_ids: list[int]  # sampled tokens, with the end-of-turn token if it was sampled
+    old_logprobs: list[float]  # of response_ids under the rollout policy
+    action: str = ""
+    valid: bool = True  # format
+    invalid_reason: str | None = None
+    admissible: bool = True  # accepted by the environment
+    reward: float = 0.0
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """index: position in the batch; group: index of the task among this step's tasks; sample: index within the group."""
+
+    index: int
+    group: int
+    sample: int
+    task_id: str
+    task_type: str
+    task_text: str
+    turns: list[Turn] = field(default_factory=list)
+    success: bool = False
+    score: float = 0.0
+    termination: str = ""  # success | max_steps | done | context_full | infra_failure
+    failure: str | None = None  # infrastructure failure: excluded from the loss, counted
+
+    def transcript(self) -> list[tuple[str, str, bool]]:
+        """(observation before the action, action, had an effect) per step."""
+        return [(t.observation, t.action, t.valid and t.admissible) for t in self.turns]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Hindsight skills of one trajectory: episode_skill is never empty; step_skills is keyed by existing step index."""
+
+    episode_skill: str
+    step_skills: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherRequest:
+    """Score the responses of `steps` of one trajectory with these skills in the prompt.
+
+    channel: name under which the scores come back. At most one request of a channel covers a given step.
+    step_skill applies to the single step in `steps` (a request with a step skill has exactly one step).
+    """
+
+    channel: str
+    trajectory: int
+    steps: tuple[int, ...]
+    episode_skill: str | None = None
+    step_skill: str | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """One update's data.
+
+    response_mask [R, T] bool    policy tokens
+    old_logprobs  [R, T] float   under the rollout policy, 0 outside the mask
+    token_step    [R, T] long    index of the environment step in 0..S-1, -1 outside the mask
+    step_trajectory [S] long     trajectory (0..N-1) of each environment step
+    step_number   [S] long       0-based number of the step within its trajectory
+    step_invalid  [S] bool       the response broke the format or was not admissible (what the penalty counts)
+    group         [N] long       task group of each trajectory
+    returns       [N] float      R(tau), before any penalty
+    invalid_penalty float        subtracted from a step's score if it was invalid (same unit as returns)
+    teacher       channel -> [R, T] float, log-probs under the skill prompt; 0 where not scored
+    teacher_mask  channel -> [R, T] bool, where that channel was scored
+    """
+
+    response_mask: Tensor
+    old_logprobs: Tensor
+    token_step: Tensor
+    step_trajectory: Tensor
+    step_number: Tensor
+    step_invalid: Tensor
+    group: Tensor
+    returns: Tensor
+    invalid_penalty: float = 0.0
+    teacher: dict[str, Tensor] = field(default_factory=dict)
+    teacher_mask: dict[str, Tensor] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------------------------------- the method itself
+@dataclass(frozen=True)
+class MethodContext:
+    """What the harness hands to a method.
+
+    analyze: trajectories -> one Analysis each, or None where the analysis failed (see methods.skills.analyzer)
+    total_steps: planned training steps;  seed: the run's seed
+    """
+
+    total_steps: int
+    seed: int
+    analyze: Callable[[Sequence[Trajectory]], list[Analysis | None]] | None = None
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One difference between paper, released code and this project; rendered into docs and footnotes."""
+
+    topic: str
+    paper: str
+    code: str
+    ours: str
+    source: str
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A registered method: how to build it and what it needs.
+
+    needs: capabilities that env, engine or analyzer must offer, e.g. {"env:hindsight", "engine:teacher"}
+    version: raised whenever the maths changes; part of the run's fingerprint
+    """
+
+    name: str
+    build: Callable[[MethodConfig, MethodContext], Method]
+    version: int
+    uses_teacher: bool
+    needs: frozenset[str] = frozenset()
+    paper: str = ""
+    deviations: tuple[Deviation, ...] = ()
+
+
+class Method:
+    """Base of all methods; every hook has a neutral default."""
+
+    def __init__(self, config: MethodConfig, context: MethodContext) -> None:
+        self.config = config
+        self.context = context
+
+    def after_rollout(self, step: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Called once per training step with the finished trajectories. Returns metrics."""
+        return {}
+
+    def teacher_requests(self, step: int, trajectories: Sequence[Trajectory]) -> list[TeacherRequest]:
+        """What to score under skill prompts before the update. Empty: no teacher forward at all."""
+        return []
+
+    def advantages(self, step: int, batch: Batch) -> Tensor:
+        """[R, T] detached advantages."""
+        raise NotImplementedError
+
+    def aux_loss(self, step: int, batch: Batch, logprobs: Tensor, entropy: Tensor) -> Tensor | None:
+        """Extra per-token loss [R, T] (summed over the mask and divided by the token count by the engine), or None."""
+        return None
+
+    def metrics(self, step: int, batch: Batch) -> dict[str, float]:
+        """Diagnostics of this step, read after `advantages`."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, but the checkpoint holds {sorted(state)}")
