@@ -6,6 +6,7 @@ The engine owns sampling, scoring and the optimiser; the method owns the maths.
 Shapes: R rows (one per environment step, or one per episode in a growing context), T tokens (padded on the right),
 N trajectories, S environment steps of the whole batch. Log-probs are natural logs at the sampling temperature.
 Advantages are per token, [R, T], detached, and 0 outside `response_mask`.
+Training steps are numbered from 1: `step` is 1 in the first iteration and `total_steps` in the last.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class AdvantageConfig:
     estimator: str = "grpo"  # grpo | none
     std: bool = True  # divide by the group's standard deviation
     stats_over: str = "trajectories"  # trajectories | steps: what mean and std are taken over
-    pg_coef: float = 1.0  # weight of the policy-gradient term
+    pg_coef: float = 1.0  # weight of the base advantage; applied by the method, never again by the engine
 
 
 @dataclass
@@ -43,7 +44,7 @@ class SignalConfig:
 
 @dataclass
 class ScheduleConfig:
-    kind: str = "constant"  # constant | linear (to 0 at `length`) | window (on in (start, stop])
+    kind: str = "constant"  # constant | linear (1 at step 1, 0 after `length` steps) | window (on in (start, stop])
     start: int = 0
     stop: int | None = None
     length: int | None = None  # None: the planned number of steps
@@ -120,10 +121,14 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Hindsight skills of one trajectory: episode_skill is never empty; step_skills is keyed by existing step index."""
+    """Hindsight skills of one trajectory: episode_skill is never empty; step_skills is keyed by existing step index.
+
+    dropped: step skills that the analyzer gave and validation removed (wrong index, empty text, too many)
+    """
 
     episode_skill: str
     step_skills: Mapping[int, str]
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +207,7 @@ class MethodSpec:
 
     needs: capabilities that env, engine or analyzer must offer, e.g. {"env:hindsight", "engine:teacher"}
     version: raised whenever the maths changes; part of the run's fingerprint
+    check: raises ValueError for a configuration that this method cannot honour; needs no torch, so planning calls it
     """
 
     name: str
@@ -211,10 +217,15 @@ class MethodSpec:
     needs: frozenset[str] = frozenset()
     paper: str = ""
     deviations: tuple[Deviation, ...] = ()
+    check: Callable[[MethodConfig], None] | None = None
 
 
 class Method:
-    """Base of all methods; every hook has a neutral default."""
+    """Base of all methods; every hook has a neutral default.
+
+    Order within a step: after_rollout, teacher_requests, advantages, metrics, then aux_loss once per micro-batch.
+    Metric names carry no prefix: the engine records them under `method/`.
+    """
 
     def __init__(self, config: MethodConfig, context: MethodContext) -> None:
         self.config = config
