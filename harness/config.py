@@ -1,12 +1,14 @@
-"""Structured configuration of one run, and its identity.
+"""Structured configuration of one run (`RunConfig`) and of one command (`CommandConfig`: a run plus what to do with it).
 
-Every leaf field is classed `identity` (it can change a result) or `runtime` (it cannot); `fingerprint` hashes the
-identity fields only. A test fails until each new field is classed in `CLASSES`.
+These dataclasses are the schema of the Hydra configuration in `sweeps/`: unknown keys and wrong types are errors.
+Every leaf field of `RunConfig` is classed `identity` (it can change a result) or `runtime` (it cannot) in
+`harness.fingerprint.CLASSES`; a test fails until each new field is classed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from envs.interface import EnvConfig
 from methods.interface import MethodConfig
@@ -86,6 +88,14 @@ class TrackingConfig:
 
 
 @dataclass
+class LauncherConfig:
+    """Hydra group `launcher`: where runs execute. Never part of a run's identity."""
+
+    name: str = "local"
+    workers: int = 0  # runs at a time; 0: as many as the process may use cores
+
+
+@dataclass
 class RuntimeConfig:
     """Everything that cannot change a result."""
 
@@ -97,6 +107,7 @@ class RuntimeConfig:
     threads: int = 1  # torch threads of one run
     device: str = "cpu"
     log_level: str = "INFO"
+    min_free_gb: float = 0.5  # free space (10^9 bytes) that `out` must have before anything starts
 
 
 @dataclass
@@ -111,10 +122,75 @@ class RunConfig:
     analyzer: AnalyzerConfig = field(default_factory=AnalyzerConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    scale: str = "local"
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    scale: str = "local"  # name of the `scale` file: a label, its values are in training, evaluation and env
     engine: str = "local"
-    launcher: str = "local"
     protocol: str = "fair"  # fair | paper | code
     fraction: float = 1.0  # share of the train panel, in (0, 1]
     fraction_of: str = "tasks"  # tasks | steps
     seed: int = 0
+
+
+# ------------------------------------------------------------------------------------------------ sweeps and commands
+@dataclass
+class RowConfig:
+    """One row of a sweep's table: a method file, plus what differs from it.
+
+    method  file in sweeps/method/
+    id      name of the row, unique in the sweep; None: the method's name
+    label   how tables call the row; None: the method's label
+    kind    method | control | baseline
+    base    id of another row. The planner refuses any difference from it that `delta` does not declare
+    delta   dotted keys that may differ from `base`; a key stands for everything below it
+    set     dotted key -> value, for this row only
+    axes    axis -> values, where this row has fewer or other values than the sweep
+    """
+
+    method: str = ""
+    id: str | None = None
+    label: str | None = None
+    kind: str = "method"
+    base: str | None = None
+    delta: list[str] = field(default_factory=list)
+    set: dict[str, Any] = field(default_factory=dict)
+    axes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class AxesConfig:
+    """Values every row is crossed with. The rows are the remaining axis."""
+
+    env: list[str] = field(default_factory=list)
+    backbone: list[str] = field(default_factory=list)
+    fraction: list[float] = field(default_factory=lambda: [1.0])
+    seed: list[int] = field(default_factory=lambda: [0])
+
+
+@dataclass
+class SweepConfig:
+    """Hydra group `sweep`: rows x axes, minus `exclude`.
+
+    name     folder below <out>/results/; None: the file's name
+    set      dotted key (or group) -> value, for every row
+    exclude  each entry names values of row, method, env, backbone, fraction, seed; a cell that matches all of one
+             entry is left out. An entry that matches no cell is an error
+    """
+
+    name: str | None = None
+    title: str = ""
+    rows: list[RowConfig] = field(default_factory=list)
+    axes: AxesConfig = field(default_factory=AxesConfig)
+    set: dict[str, Any] = field(default_factory=dict)
+    exclude: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class CommandConfig(RunConfig):
+    """What the command line composes: the run's keys, a sweep, and what to do.
+
+    expected_seconds: `<method>` or `<method>/<backbone>` -> CPU seconds of one cell, measured; for `do=plan`.
+    """
+
+    do: str = "run"  # run | plan | status | tables
+    sweep: SweepConfig | None = None
+    expected_seconds: dict[str, float] = field(default_factory=dict)
