@@ -1,0 +1,286 @@
+"""Generated ALFWorld games: real rooms and receptacles, objects placed from a seed, in the official file layout.
+
+A world is drawn from facts alone (`facts.py`); writing it as a game file also needs the PDDL domain and the text grammar
+of the `alfworld` package. `GENERATOR_VERSION` is raised whenever the same seed would give another world.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from envs.alfworld.facts import DEVICES, LAMP_SURFACES, TASK_TYPES, UNSEEN_ROOMS, Pose, Room, facts, train_rooms
+
+GENERATOR_VERSION = 1
+
+# Receptacle types that a room is known to have but whose pose the layouts leave out, and how many a room usually has.
+_UNPLACED = {
+    "CoffeeMachine": 1,
+    "GarbageCan": 1,
+    "HandTowelHolder": 2,
+    "LaundryHamper": 1,
+    "StoveBurner": 4,
+    "Toaster": 1,
+    "Toilet": 1,
+    "ToiletPaperHanger": 1,
+    "TowelHolder": 1,
+}
+_LAMPS = ("DeskLamp", "FloorLamp")
+# In ALFRED's plans things stand on surfaces far more often than behind doors (Pan: 102 on stove and counter, 5 in cabinets).
+_SURFACE_WEIGHT, _CLOSED_WEIGHT = 6, 1
+_COPIES, _COPY_WEIGHTS = (1, 2, 3), (6, 3, 2)  # 1.7 copies of a type on average, as in ALFRED's rooms
+_SEEN_SHARE = 4  # one in four task specifications of the train rooms is kept for the `seen` panel
+
+
+@dataclass(frozen=True, order=True)
+class Spec:
+    """What is asked for: task type, object type, target receptacle type ("" for look), lamp type ("" but for look)."""
+
+    task_type: str
+    object: str
+    target: str
+    toggle: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.task_type}-{self.object}-None-{self.target or self.toggle}"
+
+
+@dataclass(frozen=True)
+class World:
+    """A room with everything in its place, and a task in it. Ids are AI2-THOR's: `Type|+x|+y|+z`."""
+
+    room: int
+    spec: Spec
+    receptacles: dict[str, tuple[str, Pose]]  # id -> (type, pose)
+    objects: dict[str, tuple[str, str]]  # id -> (type, receptacle id)
+    start: Pose
+    instruction: str
+
+    @property
+    def trial(self) -> str:
+        text = json.dumps([self.room, self.spec.key, self.instruction, sorted(self.objects.items()), self.start])
+        return f"trial_T{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    @property
+    def folder(self) -> str:
+        """Folder below the split, as in the official data."""
+        return f"{self.spec.key}-{self.room}/{self.trial}"
+
+
+def _coordinate(value: float) -> str:
+    return ("-" if value < 0 else "+") + f"{abs(value):05.2f}"
+
+
+@cache
+def _receptacles(number: int) -> dict[str, tuple[str, Pose]]:
+    """The room's receptacles, with stand-in poses (fixed per room) for those that the layouts do not place."""
+    room = facts().rooms[number]
+    placed = dict(room.receptacles)
+    rng = random.Random(f"stand-ins|{number}")
+    xs = [pose[0] * 0.25 for _, pose in placed.values()]
+    zs = [pose[1] * 0.25 for _, pose in placed.values()]
+    present = {kind for kind, _ in placed.values()}
+    for kind, count in sorted(_UNPLACED.items()):
+        if kind in room.object_types and kind not in present:
+            for _ in range(count):
+                x, z = rng.uniform(min(xs), max(xs)), rng.uniform(min(zs), max(zs))
+                ident = f"{kind}|{_coordinate(x)}|{_coordinate(rng.uniform(0.1, 1.2))}|{_coordinate(z)}"
+                placed[ident] = (kind, (round(x / 0.25), round(z / 0.25), rng.randrange(4), 30))
+    return placed
+
+
+@cache
+def _places(number: int, object_type: str) -> tuple[str, ...]:
+    """Receptacles of the room that can hold the type, sorted."""
+    table = facts()
+    return tuple(i for i, (kind, _) in sorted(_receptacles(number).items()) if table.holds(kind, object_type))
+
+
+def _portable(room: Room) -> list[str]:
+    table = facts()
+    return [
+        t
+        for t in room.object_types
+        if t in table.object_types and t not in table.fixed and t not in _LAMPS and _places(room.number, t)
+    ]
+
+
+@cache
+def specs(number: int) -> tuple[Spec, ...]:
+    """Every task that the room can pose, sorted."""
+    table, room = facts(), facts().rooms[number]
+    kinds = {kind for kind, _ in _receptacles(number).values()}
+    found = []
+    for task_type in TASK_TYPES:
+        if room.kind not in table.goals_by_room_kind[task_type]:
+            continue
+        if task_type == "look_at_obj_in_light":
+            if "DeskLamp" in room.object_types and kinds & set(LAMP_SURFACES):
+                found += [Spec(task_type, o, "", "DeskLamp") for o in _portable(room)]
+            continue
+        _, device, affordance = DEVICES.get(task_type, ("", "", ""))
+        if device and device not in kinds:
+            continue
+        for o in _portable(room):
+            if device and (o not in table.affordances[affordance] or not table.holds(device, o)):
+                continue
+            for target in sorted(kinds):
+                sources = [i for i in _places(number, o) if _receptacles(number)[i][0] != target]
+                if table.holds(target, o) and sources:
+                    found.append(Spec(task_type, o, target, ""))
+    return tuple(sorted(found))
+
+
+def build(number: int, spec: Spec, seed: str) -> World:
+    """The world of one (room, task, seed). The target object never starts in a target receptacle."""
+    table, room = facts(), facts().rooms[number]
+    receptacles = _receptacles(number)
+    rng = random.Random(f"world|{GENERATOR_VERSION}|{number}|{spec.key}|{seed}")
+    objects: dict[str, tuple[str, str]] = {}
+
+    def put(object_type: str, where: str) -> None:
+        x, y, z = (float(v) for v in where.split("|")[1:4])
+        while True:
+            jitter = (rng.uniform(-0.4, 0.4), rng.uniform(0, 0.15), rng.uniform(-0.4, 0.4))
+            ident = "|".join([object_type, *(_coordinate(a + b) for a, b in zip((x, y, z), jitter, strict=True))])
+            if ident not in objects:
+                objects[ident] = (object_type, where)
+                return
+
+    for object_type in _portable(room):
+        places = list(_places(number, object_type))
+        if object_type == spec.object and spec.target:
+            places = [i for i in places if receptacles[i][0] != spec.target]
+        weights = [_CLOSED_WEIGHT if receptacles[i][0] in table.openable else _SURFACE_WEIGHT for i in places]
+        copies = rng.choices(_COPIES, _COPY_WEIGHTS)[0]
+        if object_type == spec.object and spec.task_type == "pick_two_obj_and_place":
+            copies = max(2, copies)
+        for where in rng.choices(places, weights, k=copies):
+            put(object_type, where)
+    surfaces = [i for i, (kind, _) in sorted(receptacles.items()) if kind in LAMP_SURFACES]
+    if "DeskLamp" in room.object_types and surfaces:
+        put("DeskLamp", rng.choice(surfaces))
+    poses = {pose for _, pose in receptacles.values()}
+    xs, zs = [p[0] for p in poses], [p[1] for p in poses]
+    start = (rng.randint(min(xs), max(xs)), rng.randint(min(zs), max(zs)), rng.randrange(4), 30)
+    while start in poses:  # an episode starts in the middle of the room, facing nothing
+        start = (start[0] + 1, *start[1:])
+    wording = rng.choice(table.instructions[spec.task_type])
+    instruction = wording.format(obj=spec.object.lower(), recep=spec.target.lower(), toggle=spec.toggle.lower())
+    return World(number, spec, receptacles, objects, start, instruction)
+
+
+def _kept_for_seen(number: int, spec: Spec) -> bool:
+    digest = hashlib.sha256(f"seen|{number}|{spec.key}".encode()).digest()
+    return digest[0] % _SEEN_SHARE == 0
+
+
+def pool(split: str) -> dict[str, list[tuple[int, Spec]]]:
+    """task type -> every (room, spec) of the split. train and seen share rooms but no spec; unseen shares no room."""
+    if split not in ("train", "seen", "unseen"):
+        raise ValueError(f"split={split!r} is not one of train, seen, unseen")
+    rooms: Iterable[int] = UNSEEN_ROOMS if split == "unseen" else train_rooms()
+    by_type: dict[str, list[tuple[int, Spec]]] = {t: [] for t in TASK_TYPES}
+    for number in rooms:
+        for spec in specs(number):
+            if split == "unseen" or _kept_for_seen(number, spec) == (split == "seen"):
+                by_type[spec.task_type].append((number, spec))
+    return by_type
+
+
+def draw(split: str, per_type: int, seed: int) -> list[World]:
+    """`per_type` worlds of each type, each of another (room, spec) as long as there are any; a prefix of a longer draw."""
+    worlds = []
+    for task_type, candidates in pool(split).items():
+        order = list(candidates)
+        random.Random(f"panel|{GENERATOR_VERSION}|{seed}|{split}|{task_type}").shuffle(order)
+        for k in range(per_type):
+            number, spec = order[k % len(order)]
+            worlds.append(build(number, spec, f"{seed}|{split}|{k}"))
+    return worlds
+
+
+# ------------------------------------------------------------------------------------------------ the official layout
+def mangle(ident: str) -> str:
+    """AI2-THOR id -> PDDL name, in the spelling of the official files."""
+    for a, b in (("-", "_minus_"), ("|", "_bar_"), ("+", "_plus_"), (".", "_dot_"), (",", "_comma_")):
+        ident = ident.replace(a, b)
+    return ident
+
+
+def pddl_problem(world: World, goal: str) -> str:
+    """The problem text of a world. goal: the package's goal template, filled in, with `#` for ` - `."""
+    table = facts()
+
+    def loc(pose: Pose) -> str:
+        return mangle("loc|{}|{}|{}|{}".format(*pose))
+
+    rec, obj = sorted(world.receptacles.items()), sorted(world.objects.items())
+    locations = sorted({loc(pose) for _, (_, pose) in rec} | {loc(world.start)})
+    object_types = sorted(set(table.object_types) - set(table.fixed))
+    present = sorted({kind for _, (kind, _) in obj})
+    lines = [f"(define (problem plan_{world.trial})", "(:domain alfred)", "(:objects", "agent1 - agent"]
+    lines += [f"{t} - object" for t in object_types]
+    lines += [f"{t}Type - otype" for t in object_types] + [f"{t}Type - rtype" for t in table.fixed]
+    lines += [f"{mangle(i)} - object" for i, _ in obj] + [f"{mangle(i)} - receptacle" for i, _ in rec]
+    lines += [f"{x} - location" for x in locations] + [")", "(:init"]
+    lines += [f"(receptacleType {mangle(i)} {kind}Type)" for i, (kind, _) in rec]
+    lines += [f"(objectType {mangle(i)} {kind}Type)" for i, (kind, _) in obj]
+    for kind in sorted({k for _, (k, _) in rec}):
+        lines += [f"(canContain {kind}Type {t}Type)" for t in present if table.holds(kind, t)]
+    lines += [f"(pickupable {mangle(i)})" for i, (kind, _) in obj if kind not in _LAMPS]
+    lines += [f"(isReceptacleObject {mangle(i)})" for i, (kind, _) in obj if kind in table.movable]
+    lines += [f"(openable {mangle(i)})" for i, (kind, _) in rec if kind in table.openable]
+    lines += [f"(atLocation agent1 {loc(world.start)})"]
+    for affordance, kinds in sorted(table.affordances.items()):
+        lines += [f"({affordance.lower()} {mangle(i)})" for i, (kind, _) in obj if kind in kinds]
+    lines += [f"(inReceptacle {mangle(i)} {mangle(where)})" for i, (_, where) in obj]
+    lines += [f"(receptacleAtLocation {mangle(i)} {loc(pose)})" for i, (_, pose) in rec]
+    lines += [f"(objectAtLocation {mangle(i)} {loc(world.receptacles[where][1])})" for i, (_, where) in obj]
+    lines += [")"]
+    return "\n".join(lines) + "\n" + goal.replace("#", "-")
+
+
+def write(world: World, split_folder: Path, walkthrough: list[str]) -> Path:
+    """Writes traj_data.json, initial_state.pddl and game.tw-pddl below `split_folder`; returns the game file."""
+    from alfworld.gen import goal_library
+    from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
+
+    spec = world.spec
+    goal = goal_library.gdict[spec.task_type]["pddl"].format(
+        obj=spec.object, recep=spec.target, toggle=spec.toggle, mrecep=""
+    )
+    problem = pddl_problem(world, goal)
+    game = {
+        "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(),
+        "grammar": Path(ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", world.instruction),
+        "pddl_problem": problem,
+        "solvable": True,
+        "walkthrough": walkthrough,
+    }
+    trajectory = {
+        "task_id": world.trial,
+        "task_type": spec.task_type,
+        "scene": {"floor_plan": f"FloorPlan{world.room}", "scene_num": world.room},
+        "pddl_params": {
+            "object_target": spec.object,
+            "parent_target": spec.target,
+            "mrecep_target": "",
+            "toggle_target": spec.toggle,
+            "object_sliced": False,
+        },
+        "turk_annotations": {"anns": [{"task_desc": world.instruction}]},
+    }
+    folder = split_folder / world.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "traj_data.json").write_text(json.dumps(trajectory))
+    (folder / "initial_state.pddl").write_text(problem)
+    path = folder / "game.tw-pddl"
+    path.write_text(json.dumps(game))
+    return path
