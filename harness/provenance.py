@@ -1,0 +1,116 @@
+"""Where a result came from: code, packages, machine and command. Never environment variables, never secrets."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from harness.redaction import redact_arguments
+
+VERSION = 1
+# Whose versions can change a number or its meaning.
+PACKAGES = (
+    "agentic-rl-harness",
+    "alfworld",
+    "hydra-core",
+    "mlflow",
+    "numpy",
+    "omegaconf",
+    "pandas",
+    "pyarrow",
+    "safetensors",
+    "scipy",
+    "textworld",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "verl",
+    "vllm",
+)
+# Job numbers, the only facts taken from the environment: they are no secrets and lead back to the scheduler's logs.
+SLURM_IDS = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
+_SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".jinja")
+
+
+def _git(arguments: list[str], folder: Path) -> bytes | None:
+    """Standard output of a git command, None where there is no git or no repository."""
+    try:
+        finished = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments], capture_output=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return finished.stdout if finished.returncode == 0 else None
+
+
+def code_identity(folder: Path) -> dict[str, Any]:
+    """Commit, and what was changed without a commit, of the repository that holds `folder`.
+
+    commit: hex id or None outside a repository. dirty: tracked changes, or untracked source files. diff_sha256: hash of
+    both, None when clean. Equal triples mean equal code.
+    """
+    commit = _git(["rev-parse", "HEAD"], folder)
+    top = _git(["rev-parse", "--show-toplevel"], folder)
+    diff = _git(["diff", "HEAD", "--binary", "--no-ext-diff", "--no-color"], folder)
+    if commit is None or top is None or diff is None:
+        return {"commit": None, "dirty": None, "diff_sha256": None}
+    root = Path(os.fsdecode(top.rstrip(b"\n")))
+    listed = _git(["ls-files", "-z", "--others", "--exclude-standard"], root) or b""
+    untracked = sorted(name for name in map(os.fsdecode, listed.split(b"\0")) if name.endswith(_SOURCE_SUFFIXES))
+    digest = hashlib.sha256(diff)
+    for name in untracked:
+        digest.update(f"\0{name}\0".encode(errors="surrogateescape"))
+        try:
+            digest.update((root / name).read_bytes())
+        except FileNotFoundError:  # removed since it was listed
+            continue
+    dirty = bool(diff) or bool(untracked)
+    return {"commit": commit.decode().strip(), "dirty": dirty, "diff_sha256": digest.hexdigest() if dirty else None}
+
+
+@functools.lru_cache(maxsize=1)
+def this_code() -> dict[str, Any]:
+    """`code_identity` of this package, looked up once per process."""
+    return code_identity(Path(__file__).resolve().parent)
+
+
+@functools.lru_cache(maxsize=1)
+def package_versions() -> dict[str, str]:
+    """Installed versions of `PACKAGES`, without importing any of them."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def gather(device: str) -> dict[str, Any]:
+    """The content of provenance.json. device: the device asked for, e.g. `cpu`."""
+    return {
+        "version": VERSION,
+        "created": time.time(),
+        "git": this_code(),
+        "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
+        "packages": package_versions(),
+        "host": {
+            "name": socket.gethostname(),
+            "system": platform.system(),
+            "release": platform.release(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        },
+        "device": device,
+        "slurm": {name.lower(): os.environ[name] for name in SLURM_IDS if name in os.environ},
+        "argv": redact_arguments(list(sys.argv)),
+    }
