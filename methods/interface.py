@@ -113,6 +113,7 @@ class Trajectory:
     score: float = 0.0
     termination: str = ""  # success | max_steps | done | context_full | infra_failure
     failure: str | None = None  # infrastructure failure: excluded from the loss, counted
+    skill: str | None = None  # skill that stood in the policy's own prompt (methods that roll out with skills)
 
     def transcript(self) -> list[tuple[str, str, bool]]:
         """(observation before the action, action, had an effect) per step."""
