@@ -100,7 +100,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Trajectory:
-    """index: position in the batch; group: index of the task among this step's tasks; sample: index within the group."""
+    """index: position in the batch; group: index of the task among the step's tasks; sample: index within the group."""
 
     index: int
     group: int
@@ -136,6 +136,7 @@ class Analysis:
 class TeacherRequest:
     """Score the responses of `steps` of one trajectory with these skills in the prompt.
 
+    trajectory: `Trajectory.index`;  steps: 0-based, rising
     channel: name under which the scores come back. At most one request of a channel covers a given step.
     step_skill applies to the single step in `steps` (a request with a step skill has exactly one step).
     """

@@ -1,0 +1,71 @@
+"""Values of a method's configuration that no method accepts. Needs no torch: planning validates every cell with it."""
+
+from __future__ import annotations
+
+import math
+
+from methods.interface import MethodConfig
+from methods.names import require_known
+from methods.schedule import check_schedule
+
+ESTIMATORS = ("grpo", "none")
+STATS_OVER = ("trajectories", "steps")
+SOURCES = ("none", "library", "own_trajectory")
+OWN_TRAJECTORY_ROUTERS = ("critical_first", "episode_only", "step_only", "additive", "random")
+ROUTERS = ("none", "task_type", *OWN_TRAJECTORY_ROUTERS)
+EVALUATION_SKILLS = ("off", "on")
+
+
+def check_values(config: MethodConfig) -> None:
+    """Raise ValueError naming the first key whose value is out of range or unknown, or that contradicts another key."""
+    where = f"(row {config.id!r}, sweeps/method/{config.id}.yaml or an override)"
+    require_known("method.advantage.estimator", config.advantage.estimator, ESTIMATORS, where)
+    require_known("method.advantage.stats_over", config.advantage.stats_over, STATS_OVER, where)
+    require_known("method.skill.source", config.skill.source, SOURCES, where)
+    require_known("method.skill.router", config.skill.router, ROUTERS, where)
+    check_schedule(config.schedule)
+    _check_numbers(config, where)
+    _check_skills(config, where)
+
+
+def _check_numbers(config: MethodConfig, where: str) -> None:
+    numbers = {
+        "method.advantage.pg_coef": config.advantage.pg_coef,
+        "method.coef_episode": config.coef_episode,
+        "method.coef_step": config.coef_step,
+    }
+    for key, value in numbers.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{key}={value} must be a finite number of at least 0 {where}")
+    if config.skill.max_step_skills < 0:
+        raise ValueError(f"method.skill.max_step_skills={config.skill.max_step_skills} must not be negative {where}")
+    if not 0 <= config.skill.max_failure_rate <= 1:
+        raise ValueError(
+            f"method.skill.max_failure_rate={config.skill.max_failure_rate} must be a share between 0 and 1 {where}"
+        )
+    clip = config.signal.clip
+    if clip is not None and not (math.isfinite(clip) and clip > 0):
+        raise ValueError(
+            f"method.signal.clip={clip} must be a positive number of nats, or null for no clipping {where}"
+        )
+
+
+def _check_skills(config: MethodConfig, where: str) -> None:
+    source, router = config.skill.source, config.skill.router
+    fitting = {"none": ("none",), "library": ("task_type",), "own_trajectory": OWN_TRAJECTORY_ROUTERS}[source]
+    if router not in fitting:
+        raise ValueError(
+            f"method.skill.router={router!r} does not fit method.skill.source={source!r}; "
+            f"use one of: {', '.join(fitting)} {where}"
+        )
+    evaluations = list(config.rollout_skills_eval)
+    if not evaluations or len(set(evaluations)) != len(evaluations):
+        raise ValueError(f"method.rollout_skills_eval={evaluations} must name off, on or both, each once {where}")
+    for value in evaluations:
+        require_known("method.rollout_skills_eval", value, EVALUATION_SKILLS, where)
+    if source != "library" and ("on" in evaluations or config.rollout_skills_train):
+        key = "rollout_skills_eval" if "on" in evaluations else "rollout_skills_train"
+        raise ValueError(
+            f"method.{key} puts skills into the policy's own prompt, which needs method.skill.source=library, "
+            f"but it is {source!r} {where}"
+        )

@@ -1,0 +1,44 @@
+"""Vanilla: the backbone as it is, never trained, evaluated without or with a hand-written skill in its prompt.
+
+With `rollout_skills_eval: [on]` and a skill library this is the Skill-Prompt baseline (arXiv:2606.26790, appendix B.2).
+There is no maths: the harness evaluates the initial weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from methods.interface import Batch, Method, MethodConfig, MethodSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Vanilla(Method):
+    """Refuses to take part in an update."""
+
+    def advantages(self, step: int, batch: Batch) -> Tensor:
+        raise RuntimeError(f"row {self.config.id!r} is vanilla (method.trains=false) and must not be trained")
+
+
+def check(config: MethodConfig) -> None:
+    """Raise ValueError for a configuration that asks vanilla to train or to use a teacher."""
+    if config.trains:
+        raise ValueError(f"method.trains=true: row {config.id!r} uses vanilla, which never trains; set it to false")
+    skill_term = config.coef_episode or config.coef_step or config.skill.source == "own_trajectory"
+    if skill_term or config.rollout_skills_train:
+        raise ValueError(
+            f"row {config.id!r} uses vanilla, which has neither a skill term nor rollouts for training: set "
+            "method.coef_episode=0, method.coef_step=0, method.rollout_skills_train=false and "
+            "method.skill.source=none or library"
+        )
+
+
+SPEC = MethodSpec(
+    name="vanilla",
+    build=Vanilla,
+    version=1,
+    uses_teacher=False,
+    paper="arXiv:2606.26790, appendix B.2 (Vanilla, Skill-Prompt)",
+    check=check,
+)
