@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 RESAMPLES = 4000
+MIN_SPREAD = 1e-12  # values closer than this are equal: what is left between them is rounding
 EXACT_LIMIT = 1 << 18  # largest number of arrangements that an exact test enumerates
 
 T_OVER_SEEDS = "t over seeds"
@@ -91,8 +92,8 @@ def t_test_p(values: ArrayLike) -> float:
     if array.size == 1:
         return math.nan
     mean, sd = float(array.mean()), float(array.std(ddof=1))
-    if sd == 0:
-        return 1.0 if mean == 0 else 0.0
+    if sd < MIN_SPREAD:
+        return 1.0 if abs(mean) < MIN_SPREAD else 0.0
     return float(2 * special.stdtr(array.size - 1, -abs(mean) / (sd / math.sqrt(array.size))))
 
 
@@ -123,7 +124,7 @@ def rate_interval(seed_values: ArrayLike, n_tasks: float, level: float = LEVEL) 
     """
     array = _finite(seed_values, "rate_interval")
     interval = t_interval(array, level)
-    if array.size > 1 and np.ptp(array) > 0:
+    if array.size > 1 and np.ptp(array) > MIN_SPREAD:
         return Interval(interval.value, max(0.0, interval.lo), min(1.0, interval.hi), interval.kind, interval.n)
     lo, hi = wilson(min(1.0, max(0.0, interval.value)), n_tasks, level)
     kind = EVALUATION_ONE_SEED if array.size == 1 else EVALUATION_EQUAL_SEEDS

@@ -1,0 +1,325 @@
+"""Records -> table cells: one evaluation per line and place, and the success, length and validity cells from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis import stats
+from analysis.checks import PROTOCOL
+from analysis.collect import Line, Records, grouped
+
+ALL = "all"  # column of a cell that is not about one task type
+
+
+class Metric(StrEnum):
+    """What a number is. A name means one thing: score, success, micro and macro never share one."""
+
+    SUCCESS = "success"
+    """Share of graded episodes of one task type that reached the goal."""
+    MICRO = "success_micro"
+    """Mean of success over tasks."""
+    MACRO = "success_macro"
+    """Unweighted mean over task types of their mean success."""
+    LENGTH = "episode_length"
+    """Environment steps per graded episode."""
+    INVALID = "invalid_share"
+    """Share of environment steps whose response was malformed or whose action was not admissible."""
+    DIFFERENCE_MICRO = "difference_micro"
+    """Micro success minus the reference row's, paired by seed and task."""
+    DIFFERENCE_MACRO = "difference_macro"
+    """Macro success minus the reference row's, paired by seed and task."""
+    TRAIN_FIRST = "train_success_first"
+    """Mean success of training rollouts over the first steps."""
+    TRAIN_LAST = "train_success_last"
+    """Mean success of training rollouts over the last steps."""
+    AREA_STEPS = "area_equal_steps"
+    """Mean success of training rollouts over equally many steps."""
+    AREA_CPU = "area_equal_cpu"
+    """Mean success of training rollouts over an equal CPU time, weighted by the time each step took."""
+    DIFFERENCE_AREA_STEPS = "difference_area_equal_steps"
+    """Area over equal steps minus the reference row's, paired by seed."""
+    DIFFERENCE_AREA_CPU = "difference_area_equal_cpu"
+    """Area over equal CPU time minus the reference row's, paired by seed."""
+    CPU = "cpu_total"
+    """Process CPU seconds of training, from start to the last step."""
+    CPU_ROLLOUT = "cpu_rollout"
+    """CPU seconds of sampling, all steps."""
+    CPU_ENV = "cpu_environment"
+    """CPU seconds inside environments, all steps."""
+    CPU_TEACHER = "cpu_teacher"
+    """CPU seconds of scoring under skill prompts, all steps."""
+    CPU_ANALYZER = "cpu_analyzer"
+    """CPU seconds of writing hindsight skills, all steps."""
+    CPU_UPDATE = "cpu_update"
+    """CPU seconds of optimiser updates, all steps."""
+    TOKENS_ROLLOUT = "tokens_rollout"
+    """Tokens processed while sampling, all steps."""
+    TOKENS_TEACHER = "tokens_teacher"
+    """Tokens scored under skill prompts, all steps."""
+
+
+class Status(StrEnum):
+    """Where a number comes from, or why there is none."""
+
+    MEASURED = "measured here"
+    SMALLER = "measured here – smaller scale"
+    QUOTED = "quoted"
+    IMPORTED = "imported"
+    DERIVED = "derived"
+    MISSING = "missing"
+    MIXED = "mixed"
+    INVALID = "invalid"
+    NOT_APPLICABLE = "not applicable"
+
+
+MEASURED = (Status.MEASURED, Status.SMALLER)
+OTHERS = (Status.QUOTED, Status.IMPORTED, Status.DERIVED)
+RECORDS = "records"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One number of a table with everything a reader needs to judge it.
+
+    line: None for numbers of other people; place: `<panel>/<skills>`, `train`, or empty
+    unit: %, points, steps, s, tokens (interval in shares for % and points)
+    n_planned: seeds planned; the seeds behind the number are interval.n
+    source: `records` for numbers measured here, otherwise a citation with its table
+    reference: row that a difference is taken to; p_*: of the difference, NaN without a test
+    significant: both intervals of the difference exclude zero (see compare.py)
+    """
+
+    line: Line | None
+    place: str
+    metric: Metric
+    column: str
+    unit: str
+    interval: stats.Interval | None
+    status: Status
+    source: str = RECORDS
+    n_planned: int = 0
+    n_tasks: int = 0
+    n_episodes: int = 0
+    protocol: Mapping[str, str] = field(default_factory=dict)
+    reference: str = ""
+    second: stats.Interval | None = None
+    p_t: float = math.nan
+    p_holm: float = math.nan
+    p_exact: float = math.nan
+    p_smallest: float = math.nan
+    significant: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status in MEASURED and (self.source != RECORDS or self.line is None):
+            raise ValueError(f"a number from {self.source!r} may not be shown as {self.status.value!r}")
+        if self.status in OTHERS and not ("Table" in self.source and ":" in self.source):
+            raise ValueError(f"a {self.status.value} number needs a citation with its table, got {self.source!r}")
+        if (self.interval is None) == (self.status in MEASURED or self.status in OTHERS):
+            raise ValueError(f"{self.metric}: status {self.status.value!r} does not fit interval {self.interval}")
+
+    @property
+    def n_seeds(self) -> int:
+        return self.interval.n if self.interval is not None else 0
+
+
+def measured(line: Line) -> Status:
+    """Numbers of any scale but the papers' own are labelled as such."""
+    return Status.MEASURED if line.scale == "paper" else Status.SMALLER
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The complete runs of one line at one place.
+
+    seeds [S]; tasks [T] (ids); types [T]; success [S, T]: mean over repeats, NaN where no repeat was graded
+    length, invalid [S]: see Metric; protocol: what all episodes share (temperature as text)
+    """
+
+    seeds: NDArray[np.int64]
+    tasks: NDArray[np.object_]
+    types: NDArray[np.object_]
+    success: NDArray[np.float64]
+    length: NDArray[np.float64]
+    invalid: NDArray[np.float64]
+    n_episodes: int
+    protocol: Mapping[str, str]
+
+
+# The official names begin like this; the short names are the papers'. Other environments keep their own.
+_SHORT_TYPES = (
+    ("pick_and_place", "Pick"),
+    ("look_at_obj", "Look"),
+    ("pick_clean", "Clean"),
+    ("pick_heat", "Heat"),
+    ("pick_cool", "Cool"),
+    ("pick_two", "Pick2"),
+)
+
+
+def short_type(task_type: str) -> str:
+    """`pick_cool_then_place_in_recep` -> `Cool`; unknown names stay as they are."""
+    return next((short for start, short in _SHORT_TYPES if task_type.startswith(start)), task_type)
+
+
+def ordered_types(task_types: Sequence[str]) -> list[str]:
+    """The papers' order, then by name."""
+    known = [start for start, _ in _SHORT_TYPES]
+    rank = {t: next((i for i, start in enumerate(known) if t.startswith(start)), len(known)) for t in task_types}
+    return sorted(set(task_types), key=lambda t: (rank[t], t))
+
+
+def refusal(records: Records) -> dict[tuple[int, str], Status]:
+    """(line, place) -> status that takes the place of its numbers; place empty: everywhere. `invalid` wins."""
+    found: dict[tuple[int, str], Status] = {}
+    lines = records.cells["line"].to_numpy()
+    for warning in records.warnings:
+        if not warning.refuses:
+            continue
+        for line in sorted({int(lines[i]) for i in warning.cells}):
+            key = (line, warning.place)
+            found[key] = max(found.get(key, Status.MIXED), Status(warning.refuses), key=lambda s: s == Status.INVALID)
+    return found
+
+
+def refused(refusals: Mapping[tuple[int, str], Status], line: int, place: str) -> Status | None:
+    return refusals.get((line, place)) or refusals.get((line, ""))
+
+
+def _protocol(values: Sequence[object]) -> dict[str, str]:
+    """PROTOCOL -> text."""
+    return {k: f"{v:g}" if isinstance(v, float) else str(v) for k, v in zip(PROTOCOL, values, strict=True)}
+
+
+def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) -> dict[tuple[int, str], Evaluation]:
+    """Every evaluation of complete runs that no warning refuses, keyed by (line, place)."""
+    done = records.episodes[records.episodes["complete"].to_numpy(dtype=bool)]
+    graded = done[done["failure"].isna()]
+    keys = ["line", "place"]
+    wrong = (graded["malformed"].fillna(0) + graded["inadmissible"].fillna(0)).to_numpy()
+    frame = graded[[*keys, "seed", "length"]].assign(wrong=wrong)
+    per_seed = frame.groupby([*keys, "seed"], observed=True, sort=True).agg(
+        episodes=("length", "size"), steps=("length", "sum"), wrong=("wrong", "sum")
+    )
+    by_task = graded.groupby([*keys, "seed", "task_id", "task_type"], observed=True, sort=True)
+    per_task = by_task["success"].mean().reset_index()
+    shared = done.drop_duplicates(keys)[[*keys, *PROTOCOL]].astype(object)
+    protocols = {(row[0], row[1]): _protocol(row[2:]) for row in shared.itertuples(index=False)}
+    seed_groups = dict(grouped(per_seed.reset_index(), keys))
+    found: dict[tuple[int, str], Evaluation] = {}
+    for (line, place), rows in grouped(per_task, keys):
+        key = (int(line), str(place))
+        if refused(refusals, *key):
+            continue
+        by_seed = seed_groups[line, place]
+        seeds, row = np.unique(rows["seed"].to_numpy(dtype=np.int64), return_inverse=True)
+        ids = rows["task_id"].astype(object).to_numpy()
+        tasks, at, column = np.unique(ids.astype(str), return_index=True, return_inverse=True)
+        success = np.full((seeds.size, tasks.size), np.nan)
+        success[row, column] = rows["success"].to_numpy(dtype=float)
+        steps = by_seed["steps"].to_numpy(dtype=float)
+        found[key] = Evaluation(
+            seeds,
+            tasks.astype(object),
+            rows["task_type"].astype(object).to_numpy()[at],
+            success,
+            steps / by_seed["episodes"].to_numpy(),
+            by_seed["wrong"].to_numpy(dtype=float) / np.where(steps > 0, steps, np.nan),
+            int(by_seed["episodes"].sum()),
+            protocols[line, place],
+        )
+    return found
+
+
+def places(records: Records) -> dict[int, tuple[str, ...]]:
+    """Line -> its places. A line of which nothing is known yet gets the plain places of the sweep, to stay visible."""
+    known: dict[int, set[str]] = {line: set() for line in range(len(records.lines))}
+    seen = records.episodes[["line", "place"]].drop_duplicates().astype(object)
+    for line, place in seen.itertuples(index=False):
+        known[int(line)].add(str(place))
+    for line, declared, counted in zip(
+        records.cells["line"], records.cells["declared"], records.cells["evaluations"], strict=True
+    ):
+        known[int(line)].update(declared, counted)
+    everything = set().union(*known.values())
+    plain = {place for place in everything if place.endswith("/off")} or everything
+    return {line: tuple(sorted(found or plain)) for line, found in known.items()}
+
+
+def success_cells(records: Records) -> Iterator[Cell]:
+    """Per line and place: success by task type, micro, macro, mean episode length and invalid share."""
+    refusals = refusal(records)
+    found = evaluations(records, refusals)
+    planned = records.cells.groupby("line")["seed"].size()
+    by_place: dict[tuple[str, str], set[str]] = {}
+    for (line, place), evaluation in found.items():
+        by_place.setdefault((records.lines[line].env, place), set()).update(evaluation.types)
+    for line, its_places in places(records).items():
+        for place in its_places:
+            types = ordered_types(sorted(by_place.get((records.lines[line].env, place), set())))
+            yield from _line_at_place(
+                records.lines[line],
+                place,
+                types,
+                found.get((line, place)),
+                refused(refusals, line, place),
+                int(planned[line]),
+            )
+
+
+def _line_at_place(
+    line: Line, place: str, types: Sequence[str], e: Evaluation | None, status: Status | None, planned: int
+) -> Iterator[Cell]:
+    wanted = [(Metric.SUCCESS, t, "%") for t in types]
+    wanted += [(Metric.MICRO, ALL, "%"), (Metric.MACRO, ALL, "%"), (Metric.LENGTH, ALL, "steps")]
+    wanted += [(Metric.INVALID, ALL, "%")]
+    for metric, column, unit in wanted:
+        cell = Cell(
+            line=line,
+            place=place,
+            metric=metric,
+            column=column,
+            unit=unit,
+            interval=None,
+            status=status or Status.MISSING,
+            n_planned=planned,
+        )
+        yield cell if e is None else _filled(cell, e)
+
+
+def _filled(cell: Cell, e: Evaluation) -> Cell:
+    assert cell.line is not None
+    seeds, n_tasks, effective = _values(e, cell.metric, cell.column)
+    filled = replace(cell, n_tasks=n_tasks, n_episodes=e.n_episodes, protocol=e.protocol)
+    bad = [int(s) for s in e.seeds[~np.isfinite(seeds)]]
+    if bad:
+        return replace(filled, status=Status.INVALID, note=f"nothing graded in seed {', '.join(map(str, bad))}")
+    return replace(filled, status=measured(cell.line), interval=_interval(cell.metric, seeds, effective))
+
+
+def _values(e: Evaluation, metric: Metric, column: str) -> tuple[NDArray[np.float64], int, float]:
+    """Seed-level values [S], tasks behind each, and how many independent tasks they are worth."""
+    n = e.tasks.size
+    if metric == Metric.SUCCESS:
+        chosen = e.types == column
+        count = int(chosen.sum())
+        return stats.average_by_seed(e.success[:, chosen], e.types[chosen], macro=False), count, float(count)
+    if metric == Metric.MICRO:
+        return stats.average_by_seed(e.success, e.types, macro=False), n, float(n)
+    if metric == Metric.MACRO:
+        counts = pd.Series(e.types).value_counts()
+        return stats.average_by_seed(e.success, e.types, macro=True), n, stats.effective_n([int(c) for c in counts])
+    return (e.length if metric == Metric.LENGTH else e.invalid), n, float(n)
+
+
+def _interval(metric: Metric, seeds: NDArray[np.float64], n: float) -> stats.Interval:
+    if metric in (Metric.SUCCESS, Metric.MICRO, Metric.MACRO):
+        return stats.rate_interval(seeds, n)
+    return stats.t_interval(seeds)  # steps are not independent draws: with one seed there is no interval

@@ -1,0 +1,338 @@
+"""plan.json and run directories -> tidy records. Reads, never runs; nothing planned is ever left out.
+
+The run directory is the truth: the state in the plan is only what was known when it was written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import ConfigError, Problem, suggest
+from harness.files import RecordError, read_json_object
+
+PLAN_VERSION = 1
+LINE_KEYS = ("row", "backbone", "env", "fraction", "scale", "protocol")
+CELL_KEYS = ("fingerprint", "method", "seed", "run_dir", *LINE_KEYS)
+EPISODE_SCHEMA = pa.schema(
+    [
+        ("run", pa.string()),
+        ("panel", pa.string()),
+        ("panel_hash", pa.string()),
+        ("data_version", pa.string()),
+        ("task_id", pa.string()),
+        ("task_type", pa.string()),
+        ("repeat", pa.int64()),
+        ("success", pa.float64()),
+        ("score", pa.float64()),
+        ("length", pa.float64()),
+        ("malformed", pa.float64()),
+        ("inadmissible", pa.float64()),
+        ("failure", pa.string()),
+        ("skills", pa.string()),
+        ("prompt_protocol", pa.string()),
+        ("context", pa.string()),
+        ("checkpoint_step", pa.int64()),
+        ("temperature", pa.float64()),
+        ("selection", pa.string()),
+    ]
+)
+METRICS = (
+    "train/success",
+    "time/cpu_total_s",
+    "time/rollout_s",
+    "time/env_s",
+    "time/teacher_s",
+    "time/analyzer_s",
+    "time/update_s",
+    "tokens/rollout",
+    "tokens/teacher",
+    "tokens/update",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a table: all seeds of one row on one backbone, environment, data fraction, scale and protocol."""
+
+    row: str
+    backbone: str
+    env: str
+    fraction: float
+    scale: str
+    protocol: str
+    label: str = field(compare=False)
+    kind: str = field(compare=False)
+    method: str = field(compare=False)
+
+    @property
+    def setting(self) -> tuple[str, str, float, str, str]:
+        """Everything but the row: lines are compared only within one setting."""
+        return (self.backbone, self.env, self.fraction, self.scale, self.protocol)
+
+
+@dataclass(frozen=True, slots=True)
+class DataWarning:
+    """Something about the records that a reader must see.
+
+    refuses: status that takes the place of the numbers, `mixed` or `invalid`; empty: the numbers stand
+    cells: planned cells concerned (index into Records.cells); place: `<panel>/<skills>`, or empty for all of them
+    """
+
+    code: str
+    message: str
+    cells: tuple[int, ...]
+    place: str = ""
+    refuses: str = ""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything the tables are made from.
+
+    cells     one row per planned cell, in plan order: line, row, seed, fingerprint, state, complete, last_step,
+              planned_steps, error, failure_class, declared (places owed), evaluations (dict), commit, dirty, diff
+    episodes  one row per evaluated episode of EPISODE_SCHEMA plus `cell`, `line`, `seed`, `place` (panel/skills) and
+              `complete` (of its run)
+    metrics   one row per recorded training step: cell, step and METRICS (NaN: not recorded)
+    """
+
+    sweep: str
+    title: str
+    scale: str
+    lines: tuple[Line, ...]
+    cells: pd.DataFrame
+    episodes: pd.DataFrame
+    metrics: pd.DataFrame
+    warnings: tuple[DataWarning, ...]
+
+
+# ---------------------------------------------------------------------------------------------- the plan
+def plan_path(out: Path, sweep: str) -> Path:
+    return out / "results" / sweep / "plan.json"
+
+
+def load_plan(out: Path, sweep: str) -> dict[str, Any]:
+    """The plan of a sweep. ConfigError if there is none or if it cannot be understood."""
+    path = plan_path(out, sweep)
+    try:
+        plan = read_json_object(path)
+    except RecordError as error:
+        raise ConfigError(Problem("sweep", sweep, "", str(error))) from error
+    if plan is None:
+        planned = [p.parent.name for p in (out / "results").glob("*/plan.json")]
+        fix = (
+            f"there is no {path} ({suggest(sweep, planned, what='planned here')}); make it with "
+            f"`python -m harness sweep={sweep} do=plan`, or point `out` to the folder that holds results/"
+        )
+        raise ConfigError(Problem("sweep", sweep, "command line", fix))
+
+    def wrong(what: str) -> ConfigError:
+        again = f"make it again with `python -m harness sweep={sweep} do=plan`"
+        return ConfigError(Problem("sweep", sweep, str(path), f"{what}; {again}"))
+
+    if plan.get("version") != PLAN_VERSION:
+        raise wrong(f"version is {plan.get('version')!r}, this code reads version {PLAN_VERSION}")
+    rows, cells = plan.get("rows"), plan.get("cells")
+    if not isinstance(rows, list) or not isinstance(cells, list) or not cells:
+        raise wrong("`rows` and `cells` must be lists, and `cells` must not be empty")
+    known_rows = {row.get("id") for row in rows}
+    for number, cell in enumerate(cells):
+        missing = [key for key in CELL_KEYS if key not in cell]
+        if missing:
+            raise wrong(f"cells[{number}] has no {', '.join(missing)}")
+        if cell["row"] not in known_rows:
+            raise wrong(f"cells[{number}].row is {cell['row']!r}, which is not among `rows`")
+    return plan
+
+
+def _lines(plan: Mapping[str, Any]) -> tuple[tuple[Line, ...], list[int]]:
+    """Lines in the order of the plan's rows, and the line of each cell."""
+    rank = {row["id"]: (position, row) for position, row in enumerate(plan["rows"])}
+    order: dict[Line, int] = {}
+    of_cell: list[Line] = []
+    for cell in plan["cells"]:
+        position, row = rank[cell["row"]]
+        about = {"label": row.get("label", row["id"]), "kind": row.get("kind", "method"), "method": cell["method"]}
+        line = Line(**{key: cell[key] for key in LINE_KEYS}, **about)
+        order.setdefault(line, position)
+        of_cell.append(line)
+    ordered = sorted(order, key=lambda line: order[line])  # stable: first appearance within a row
+    index = {line: number for number, line in enumerate(ordered)}
+    return tuple(ordered), [index[line] for line in of_cell]
+
+
+# ---------------------------------------------------------------------------------------------- one run directory
+def _number(value: Any) -> float:
+    """A metric as written in the spool: a number, or "nan", "inf", "-inf"."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], list[str]]:
+    """Training metrics by step (the last record of a step counts) and what was wrong with the file.
+
+    A last line without its end is a write that was cut off, which is normal after a crash, and is left out.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}, []
+    steps: dict[int, dict[str, float]] = {}
+    repeated, broken = 0, 0
+    lines = data.split(b"\n")
+    for raw in lines[:-1]:
+        if b'"metrics"' not in raw:
+            continue
+        try:
+            record = json.loads(raw)
+        except ValueError:
+            broken += 1
+            continue
+        if record.get("kind") != "metrics":
+            continue
+        values = record["values"]
+        kept = {name: _number(values[name]) for name in METRICS if name in values}
+        if not kept:
+            continue
+        repeated += record["step"] in steps
+        steps[record["step"]] = kept
+    problems = [f"{broken} unreadable lines in spool.jsonl"] if broken else []
+    if repeated:
+        problems.append(f"{repeated} training steps recorded more than once in spool.jsonl (the last record counts)")
+    return steps, problems
+
+
+def read_episodes(path: Path) -> tuple[pa.Table | None, list[str]]:
+    """Episode records in EPISODE_SCHEMA, or None and the reason. No file: None without a reason."""
+    try:
+        with pq.ParquetFile(path) as file:
+            missing = [name for name in EPISODE_SCHEMA.names if name not in file.schema_arrow.names]
+            if missing:
+                return None, [f"episodes.parquet has no column {', '.join(missing)}"]
+            return file.read(columns=EPISODE_SCHEMA.names).select(EPISODE_SCHEMA.names).cast(EPISODE_SCHEMA), []
+    except FileNotFoundError:
+        return None, []
+    except (OSError, pa.ArrowException) as error:
+        return None, [f"episodes.parquet cannot be read ({error})"]
+
+
+def _state(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    try:
+        state, provenance = read_json_object(folder / "state.json"), read_json_object(folder / "provenance.json")
+    except RecordError as error:
+        return {"state": "unreadable"}, [str(error.__cause__ or error)]
+    state, git = state or {}, (provenance or {}).get("git") or {}
+    values = {
+        "state": state.get("state", "pending"),
+        "last_step": state.get("last_step") or 0,
+        "planned_steps": state.get("planned_steps"),
+        "error": state.get("error") or "",
+        "failure_class": state.get("failure_class") or "",
+        "declared": tuple(state.get("declared") or ()),
+        "evaluations": state.get("evaluations") or {},
+        "commit": git.get("commit") or "",
+        "dirty": bool(git.get("dirty")),
+        "diff": git.get("diff_sha256") or "",
+    }
+    return values, []
+
+
+def collect(out: Path, sweep: str) -> Records:
+    """Read the records of a sweep below `out` and check them.
+
+    ConfigError if there is no usable plan; anything wrong with single runs becomes a DataWarning.
+    """
+    from analysis.checks import check  # the checks work on Records
+
+    plan = load_plan(out, sweep)
+    lines, of_cell = _lines(plan)
+    warnings: list[DataWarning] = []
+    states: list[dict[str, Any]] = []
+    tables: list[pa.Table] = []
+    metrics: list[dict[str, float]] = []
+    for number, cell in enumerate(plan["cells"]):
+        folder = out / cell["run_dir"]
+        state, broken = _state(folder)
+        steps, remarks = read_metrics(folder / "spool.jsonl")
+        table, unreadable = read_episodes(folder / "episodes.parquet")
+        who = f"{cell['row']}, seed {cell['seed']}"
+        for code, refuses, messages in (
+            ("unreadable_state", "invalid", broken),
+            ("spool", "", remarks),
+            ("unreadable_episodes", "invalid", unreadable),
+        ):
+            warnings += [DataWarning(code, f"{who}: {text}", (number,), refuses=refuses) for text in messages]
+        states.append(state)
+        metrics += [{"cell": number, "step": step, **values} for step, values in steps.items()]
+        if table is not None:
+            tables.append(table.append_column("cell", pa.repeat(pa.scalar(number, pa.int32()), table.num_rows)))
+    cells = _cells_frame(plan, of_cell, states)
+    records = Records(
+        sweep,
+        str(plan.get("title") or sweep),
+        str(plan.get("scale") or ""),
+        lines,
+        cells,
+        _episodes_frame(tables, cells),
+        pd.DataFrame(metrics, columns=["cell", "step", *METRICS]).astype({"cell": "int64", "step": "int64"}),
+        (),
+    )
+    return Records(**{**vars(records), "warnings": (*warnings, *check(records))})
+
+
+def _cells_frame(plan: Mapping[str, Any], of_cell: Sequence[int], states: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "line": of_cell,
+            "row": [cell["row"] for cell in plan["cells"]],
+            "seed": [cell["seed"] for cell in plan["cells"]],
+            "fingerprint": [cell["fingerprint"] for cell in plan["cells"]],
+        }
+    )
+    defaults = {
+        **{"last_step": 0, "planned_steps": None, "error": "", "failure_class": "", "declared": (), "evaluations": {}},
+        **{"commit": "", "dirty": False, "diff": ""},
+    }
+    for name in ("state", *defaults):
+        frame[name] = pd.Series([state.get(name, defaults.get(name)) for state in states], dtype=object)
+    frame["complete"] = (frame["state"] == "complete").astype(bool)
+    return frame
+
+
+def _episodes_frame(tables: Sequence[pa.Table], cells: pd.DataFrame) -> pd.DataFrame:
+    schema = EPISODE_SCHEMA.append(pa.field("cell", pa.int32()))
+    whole = pa.concat_tables(tables) if tables else schema.empty_table()
+    for position, item in enumerate(schema):
+        if pa.types.is_string(item.type):  # a few distinct values in many rows: categories
+            column = whole.column(position)
+            if item.name == "failure":  # an empty reason is no failure
+                column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+            whole = whole.set_column(position, item.name, column.dictionary_encode())
+    frame: pd.DataFrame = whole.to_pandas()
+    index = frame["cell"].to_numpy()
+    for name in ("line", "seed", "complete"):
+        frame[name] = cells[name].to_numpy()[index]
+    frame["complete"] = frame["complete"].astype(bool)
+    pairs = frame[["panel", "skills"]].drop_duplicates().astype(object).sort_values(["panel", "skills"])
+    names = {(p, s): f"{p}/{s}" for p, s in pairs.itertuples(index=False)}
+    frame["place"] = pd.Categorical(
+        [names[pair] for pair in zip(frame["panel"].astype(object), frame["skills"].astype(object), strict=True)]
+    )
+    return frame
+
+
+def grouped(frame: pd.DataFrame, keys: str | list[Any]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Groups that occur, in sorted order of their keys."""
+    yield from frame.groupby(keys, observed=True, sort=True)

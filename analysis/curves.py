@@ -1,0 +1,184 @@
+"""Learning curves at equal steps and at equal CPU time, and what runs cost, from the metrics of training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis import stats
+from analysis.cells import ALL, Cell, Metric, Status, measured
+from analysis.collect import Line, Records, grouped
+from analysis.compare import paired, reference_line, with_holm
+
+WINDOW = 5  # training steps of the first and of the last mean
+PLACE = "train"
+COSTS = (
+    (Metric.CPU, "s", "time/cpu_total_s"),
+    (Metric.CPU_ROLLOUT, "s", "time/rollout_s"),
+    (Metric.CPU_ENV, "s", "time/env_s"),
+    (Metric.CPU_TEACHER, "s", "time/teacher_s"),
+    (Metric.CPU_ANALYZER, "s", "time/analyzer_s"),
+    (Metric.CPU_UPDATE, "s", "time/update_s"),
+    (Metric.TOKENS_ROLLOUT, "tokens", "tokens/rollout"),
+    (Metric.TOKENS_TEACHER, "tokens", "tokens/teacher"),
+)
+CUMULATIVE = frozenset({"time/cpu_total_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One complete run: success and cumulative CPU seconds per training step [N]."""
+
+    seed: int
+    success: NDArray[np.float64]
+    cpu: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is equal: the fewest steps and the least CPU seconds of any curve in one setting."""
+
+    steps: int
+    cpu: float
+
+
+def _runs(records: Records) -> dict[int, pd.DataFrame]:
+    """Metrics of complete runs in step order, by cell."""
+    complete = set(records.cells.index[records.cells["complete"].to_numpy(dtype=bool)])
+    return {int(n): rows.sort_values("step") for n, rows in grouped(records.metrics, "cell") if n in complete}
+
+
+def curves(records: Records) -> dict[int, list[Curve]]:
+    """Line -> curves of its complete runs, by seed. Runs that a warning about curves names are left out."""
+    out = {i for w in records.warnings if w.place == PLACE for i in w.cells}
+    found: dict[int, list[Curve]] = {}
+    for number, rows in _runs(records).items():
+        if number not in out:
+            cell = records.cells.loc[number]
+            values = rows[["train/success", "time/cpu_total_s"]].to_numpy(dtype=float)
+            found.setdefault(int(cell["line"]), []).append(Curve(int(cell["seed"]), values[:, 0], values[:, 1]))
+    return {line: sorted(found[line], key=lambda curve: curve.seed) for line in sorted(found)}
+
+
+def budgets(records: Records, found: dict[int, list[Curve]]) -> dict[tuple[object, ...], Budget]:
+    """Setting -> budget over all its curves."""
+    by_setting: dict[tuple[object, ...], list[Curve]] = {}
+    for line, its_curves in found.items():
+        by_setting.setdefault(records.lines[line].setting, []).extend(its_curves)
+    return {
+        setting: Budget(min(c.success.size for c in all_curves), min(float(c.cpu[-1]) for c in all_curves))
+        for setting, all_curves in by_setting.items()
+    }
+
+
+def learning_cells(records: Records, reference: str) -> list[Cell]:
+    """First and last steps, areas, and the areas' paired differences to `reference`, for every line that trains."""
+    found = curves(records)
+    budget = budgets(records, found)
+    planned = records.cells.groupby("line")["seed"].size()
+    mixed = {
+        int(records.cells["line"].iloc[i]) for w in records.warnings if w.code == "seed_planned_twice" for i in w.cells
+    }
+    cells: list[Cell] = []
+    for line in _training_lines(records):
+        here = records.lines[line]
+        mine = found.get(line, [])
+        blank = _blank(here, int(planned[line]))
+        if line in mixed:
+            blank, mine = replace(blank, status=Status.MIXED), []
+        measures = _measures(budget[here.setting]) if mine else _measures(Budget(1, 1.0))
+        for metric, measure in measures:
+            cell = replace(blank, metric=metric)
+            if mine:
+                interval = stats.t_interval([measure(curve) for curve in mine])
+                cell = replace(cell, interval=interval, status=measured(here))
+            cells.append(cell)
+        other = reference_line(records.lines, here, reference)
+        if other != line:
+            theirs = [] if other is None or other in mixed else found.get(other, [])
+            cells += _area_differences(blank, mine, theirs, reference, measures)
+    return with_holm(cells)
+
+
+def _training_lines(records: Records) -> list[int]:
+    """Lines whose runs plan training steps; a line of which nothing is known yet counts as training."""
+    steps = records.cells.groupby("line")["planned_steps"].agg(list)
+    started = records.cells.groupby("line")["complete"].any()
+    return [int(line) for line in steps.index if any(steps[line]) or not started[line]]
+
+
+def _blank(line: Line, planned: int) -> Cell:
+    return Cell(
+        line=line,
+        place=PLACE,
+        metric=Metric.AREA_STEPS,
+        column=ALL,
+        unit="%",
+        interval=None,
+        status=Status.MISSING,
+        n_planned=planned,
+    )
+
+
+def _measures(budget: Budget) -> list[tuple[Metric, Callable[[Curve], float]]]:
+    return [
+        (Metric.TRAIN_FIRST, lambda curve: float(curve.success[:WINDOW].mean())),
+        (Metric.TRAIN_LAST, lambda curve: float(curve.success[-WINDOW:].mean())),
+        (Metric.AREA_STEPS, lambda curve: stats.area_by_steps(curve.success, budget.steps)),
+        (Metric.AREA_CPU, lambda curve: stats.area_by_cost(curve.success, curve.cpu, budget.cpu)),
+    ]
+
+
+def _area_differences(
+    blank: Cell,
+    mine: Sequence[Curve],
+    theirs: Sequence[Curve],
+    reference: str,
+    measures: Sequence[tuple[Metric, Callable[[Curve], float]]],
+) -> Iterator[Cell]:
+    difference = {
+        Metric.AREA_STEPS: Metric.DIFFERENCE_AREA_STEPS,
+        Metric.AREA_CPU: Metric.DIFFERENCE_AREA_CPU,
+    }
+    others = {curve.seed: curve for curve in theirs}
+    pairs = [(curve, others[curve.seed]) for curve in mine if curve.seed in others]
+    for metric, measure in measures:
+        if metric not in difference:
+            continue
+        cell = replace(blank, metric=difference[metric], unit="points", reference=reference)
+        if pairs:
+            by_seed = np.array([measure(a) - measure(b) for a, b in pairs])
+            assert cell.line is not None
+            yield replace(cell, status=measured(cell.line), **paired(by_seed, None))
+        else:
+            status = Status.NOT_APPLICABLE if mine else blank.status
+            yield replace(cell, status=status, note=f"no seed in common with {reference}" if mine else "no curve")
+
+
+def cost_cells(records: Records) -> Iterator[Cell]:
+    """Mean cost of a complete run with its smallest and largest value, for every line that trains."""
+    runs = _runs(records)
+    of_line: dict[int, list[pd.DataFrame]] = {}
+    for number, rows in runs.items():
+        of_line.setdefault(int(records.cells.loc[number, "line"]), []).append(rows)  # type: ignore[arg-type]
+    planned = records.cells.groupby("line")["seed"].size()
+    for line in _training_lines(records):
+        here = records.lines[line]
+        for metric, unit, name in COSTS:
+            cell = replace(_blank(here, int(planned[line])), metric=metric, unit=unit)
+            totals = np.array([_total(rows, name) for rows in of_line.get(line, [])])
+            if totals.size and np.isfinite(totals).all():
+                cell = replace(cell, interval=stats.range_interval(totals), status=measured(here))
+            elif totals.size:
+                cell = replace(cell, status=Status.NOT_APPLICABLE, note=f"{name} is not recorded in every step")
+            yield cell
+
+
+def _total(rows: pd.DataFrame, name: str) -> float:
+    """NaN if any step lacks the value."""
+    values = rows[name].to_numpy(dtype=float)
+    return float(values[-1]) if name in CUMULATIVE else float(values.sum())

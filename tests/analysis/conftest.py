@@ -1,0 +1,209 @@
+"""A synthetic sweep in the formats of the records: plan.json and run directories, every number chosen by the test."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+ROWS = (
+    {"id": "vanilla", "label": "Vanilla", "kind": "baseline"},
+    {"id": "vanilla_skill", "label": "Vanilla + skill", "kind": "control"},
+    {"id": "grpo", "label": "GRPO", "kind": "method"},
+    {"id": "opid", "label": "OPID", "kind": "method"},
+    {"id": "opid_random", "label": "OPID, random skills", "kind": "control"},
+)
+LEVEL = {"vanilla": 0.2, "vanilla_skill": 0.5, "grpo": 0.55, "opid": 0.6, "opid_random": 0.54}
+STEPS = 12
+
+
+def fingerprint(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Sweep:
+    """Builds a sweep below `out`; change a run's files with the methods, or rewrite them by hand."""
+
+    out: Path
+    name: str = "main_table"
+    scale: str = "local"
+    rows: Sequence[dict[str, str]] = ROWS
+    seeds: Sequence[int] = (0, 1, 2)
+    per_type: int = 5
+    panels: Sequence[str] = ("seen", "unseen")
+    commit: str = "c0ffee" * 6 + "abcd"
+    cells: list[dict[str, Any]] = field(default_factory=list)
+
+    def build(self) -> Sweep:
+        for row in self.rows:
+            for seed in self.seeds:
+                self.add(row["id"], seed)
+        return self.write_plan()
+
+    def write_plan(self, **changes: Any) -> Sweep:
+        folder = self.out / "results" / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = {
+            "version": 1,
+            "sweep": self.name,
+            "title": "Main table",
+            "scale": self.scale,
+            "rows": list(self.rows),
+            "cells": self.cells,
+            **changes,
+        }
+        (folder / "plan.json").write_text(json.dumps(plan))
+        return self
+
+    def run_dir(self, row: str, seed: int) -> Path:
+        return self.out / "runs" / fingerprint(row, seed)
+
+    def add(self, row: str, seed: int, **changes: Any) -> None:
+        name = fingerprint(row, seed)
+        self.cells.append(
+            {
+                "fingerprint": name,
+                "row": row,
+                "method": row,
+                "backbone": "tiny-s",
+                "env": "alfworld",
+                "fraction": 1.0,
+                "seed": seed,
+                "scale": self.scale,
+                "protocol": "fair",
+                "delta": [],
+                "base": None,
+                "state": "complete",
+                "run_dir": f"runs/{name}",
+                **changes,
+            }
+        )
+        folder = self.run_dir(row, seed)
+        if folder.exists():
+            return
+        folder.mkdir(parents=True)
+        trains = not row.startswith("vanilla")
+        skills = "on" if row == "vanilla_skill" else "off"
+        steps = STEPS if trains else 0
+        rows = [e for panel in self.panels for e in self.episodes(row, seed, panel, skills, steps)]
+        self.write_episodes(row, seed, rows)
+        evaluations = {
+            f"{panel}/{skills}": {"requested": 6 * self.per_type, "graded": 6 * self.per_type, "excluded": 0}
+            for panel in self.panels
+        }
+        self.write_state(row, seed, last_step=steps, planned_steps=steps, evaluations=evaluations)
+        self.write_provenance(row, seed, self.commit)
+        self.write_spool(row, seed, self.curve(row, seed) if trains else [])
+
+    # -------------------------------------------------------------------------------------- one run
+    def episodes(self, row: str, seed: int, panel: str, skills: str, step: int) -> list[dict[str, Any]]:
+        """Tasks differ in difficulty alike for all rows and seeds, so that pairing has something to remove."""
+        tasks = [(t, f"{panel}-{t}-{i}") for t in TYPES for i in range(self.per_type)]
+        rng = np.random.default_rng([seed, sum(map(ord, row)), sum(map(ord, panel))])
+        hard = np.random.default_rng(sum(map(ord, panel))).uniform(-0.25, 0.25, len(tasks))
+        level = LEVEL.get(row, 0.5) - (0.05 if panel == "unseen" else 0)
+        won = rng.random(len(tasks)) < np.clip(level + hard + rng.normal(0, 0.02), 0, 1)
+        return [
+            {
+                "run": fingerprint(row, seed),
+                "panel": panel,
+                "panel_hash": hashlib.sha256(panel.encode()).hexdigest(),
+                "data_version": "generated-0",
+                "task_id": task,
+                "task_type": kind,
+                "repeat": 0,
+                "seed": seed,
+                "success": bool(success),
+                "score": float(success),
+                "length": int(rng.integers(5, 12)) if success else 20,
+                "malformed": 0,
+                "inadmissible": int(rng.integers(0, 3)),
+                "termination": "success" if success else "max_steps",
+                "failure": None,
+                "prompt_tokens": 900,
+                "response_tokens": 60,
+                "skills": skills,
+                "prompt_protocol": "compact/bare",
+                "context": "growing",
+                "checkpoint_step": step,
+                "temperature": 0.4,
+                "selection": "last",
+            }
+            for (kind, task), success in zip(tasks, won, strict=True)
+        ]
+
+    def curve(self, row: str, seed: int) -> list[dict[str, Any]]:
+        rng = np.random.default_rng([seed, len(row)])
+        teacher = 2.0 if row.startswith("opid") else 0.0
+        cost, values = 5.0, []
+        for step in range(1, STEPS + 1):
+            cost += 3.0 + teacher
+            values.append(
+                {
+                    "train/success": float(np.clip(0.2 + 0.03 * step + rng.normal(0, 0.03), 0, 1)),
+                    "time/cpu_total_s": cost,
+                    "time/rollout_s": 1.5,
+                    "time/env_s": 0.5,
+                    "time/teacher_s": teacher * 0.9,
+                    "time/analyzer_s": teacher * 0.1,
+                    "time/update_s": 1.0,
+                    "tokens/rollout": 20000.0,
+                    "tokens/teacher": 10000.0 * teacher,
+                    "tokens/update": 20000.0,
+                }
+            )
+        return values
+
+    def write_spool(self, row: str, seed: int, curve: Sequence[dict[str, Any]], first: int = 1) -> None:
+        lines = [{"t": 1.0, "kind": "event", "name": "started", "data": {"metrics": 1}}]
+        lines += [
+            {"t": 2.0, "kind": "metrics", "step": step, "values": values} for step, values in enumerate(curve, first)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self.run_dir(row, seed) / "spool.jsonl").write_text(text)
+
+    def write_provenance(self, row: str, seed: int, commit: str | None, dirty: bool = False) -> None:
+        git = {"commit": commit, "dirty": dirty, "diff_sha256": "d" * 64 if dirty else None}
+        (self.run_dir(row, seed) / "provenance.json").write_text(json.dumps({"version": 1, "git": git}))
+
+    def write_state(self, row: str, seed: int, **changes: Any) -> None:
+        path = self.run_dir(row, seed) / "state.json"
+        old = json.loads(path.read_text()) if path.exists() else {"state": "complete", "error": None, "updated": 1.0}
+        path.write_text(json.dumps({**old, "failure_class": None, **changes}))
+
+    def write_episodes(self, row: str, seed: int, rows: Sequence[dict[str, Any]]) -> None:
+        pq.write_table(pa.Table.from_pylist(list(rows)), self.run_dir(row, seed) / "episodes.parquet")
+
+    def edit_episodes(self, row: str, seed: int, edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+        path = self.run_dir(row, seed) / "episodes.parquet"
+        self.write_episodes(row, seed, edit(pq.read_table(path).to_pylist()))
+
+
+@pytest.fixture
+def make_sweep(tmp_path: Path) -> Callable[..., Sweep]:
+    def make(**changes: Any) -> Sweep:
+        return Sweep(tmp_path, **changes).build()
+
+    return make
+
+
+@pytest.fixture
+def sweep(make_sweep: Callable[..., Sweep]) -> Sweep:
+    return make_sweep()
