@@ -147,6 +147,38 @@ class EnvConfig:
 Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[str, dict[int, str]]]
 
 
+@dataclass(frozen=True, slots=True)
+class DemoTurn:
+    """One step of a demonstration. imitate: whether the action is worth learning (a mistake shown for context is not)."""
+
+    prompt: PromptParts
+    action: str
+    imitate: bool
+    step_skill: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A scripted episode in a growing context, with the skill its prompt should carry, if any."""
+
+    turns: tuple[DemoTurn, ...]
+    episode_skill: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """The closed vocabulary of an environment's text, for word-level tokenizers of small embedded models.
+
+    words: single words;  phrases: word groups that are one token;  entities: type -> highest number (`mug 1`..`mug 6`)
+    dropped: words that carry nothing and get no token
+    """
+
+    words: tuple[str, ...]
+    phrases: tuple[str, ...]
+    entities: Mapping[str, int]
+    dropped: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """A registered environment.
@@ -157,6 +189,8 @@ class EnvSpec:
     prompter(config): the Prompter
     hindsight(config): rule-based analysis of a finished trajectory, or None
     library(config): task -> skill text, written by hand per task type, or None
+    lexicon(config), demonstrations(config): for embedded backbones, or None; demonstrations(config)(seed, index) is
+        deterministic and draws from train tasks only
     """
 
     name: str
@@ -168,4 +202,6 @@ class EnvSpec:
     prompter: Callable[[EnvConfig], Prompter]
     hindsight: Callable[[EnvConfig], Hindsight] | None = None
     library: Callable[[EnvConfig], Callable[[Task], str]] | None = None
+    lexicon: Callable[[EnvConfig], Lexicon] | None = None
+    demonstrations: Callable[[EnvConfig], Callable[[int, int], Demonstration]] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 from envs.alfworld.facts import LAMP_SURFACES, facts
-from envs.alfworld.native import Game, Scene, scene_of_world
+from envs.alfworld.native import Game, scene_of_world
 from envs.alfworld.tracker import Aim, Tracker, kind, read_instruction
 from envs.alfworld.worlds import World
 
@@ -137,12 +137,11 @@ class Expert:
 
 def walkthrough(world: World) -> list[str]:
     """Shortest-style solution of a generated world, checked against the rules. ValueError if it does not win."""
-    scene = scene_of_world(world)
-    game = Game(scene)
+    game = Game(scene_of_world(world))
     aim = read_instruction(world.instruction)
     seen = Tracker()
     seen.begin(game.reset())
-    _reveal(seen, scene, game)
+    reveal(seen, game)
     expert, commands = Expert(aim, random.Random(0)), []
     while not game.won() and len(commands) < 50:
         decision = expert.decide(seen)
@@ -158,7 +157,7 @@ def walkthrough(world: World) -> list[str]:
     return commands
 
 
-def _reveal(seen: Tracker, scene: Scene, game: Game) -> None:
+def reveal(seen: Tracker, game: Game) -> None:
     """Tells the tracker where everything is, and what is closed."""
-    seen.where = {game.names[o]: game.names[r] for o, r in scene.where.items()}
-    seen.closed = {game.names[r] for r in scene.openable}
+    seen.where = {game.names[o]: game.names[r] for o, r in game.scene.where.items()}
+    seen.closed = {game.names[r] for r in game.scene.openable}

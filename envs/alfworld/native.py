@@ -17,6 +17,7 @@ from envs.alfworld.facts import DEVICES, facts
 from envs.alfworld.worlds import World, mangle
 
 NOTHING = "Nothing happens."
+_MIDDLE = "You are in the middle of a room. Looking quickly around you,"
 _FACT = re.compile(r"\((\w+)((?: [^()\s]+)+)\)")
 
 
@@ -166,16 +167,22 @@ class Game:
         self.held: str | None = None
         self.flags: dict[str, set[str]] = defaultdict(set)  # clean, hot, cool, toggled, sliced -> objects
         self.taken_from: set[tuple[str, str]] = set()
-        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{self._look()}\n\nYour task is to: {s.instruction}."
+        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{self._intro()}\n\nYour task is to: {s.instruction}."
 
     # ------------------------------------------------------------------ text
     def _names(self, ids: list[str]) -> list[str]:
         return [self.names[i] for i in ids]
 
+    def _intro(self) -> str:
+        """The room at large; an agent that starts before a receptacle is told about that one instead."""
+        if self.here.get(self.at):
+            return self._look()
+        return f"{_MIDDLE} you see {listing(self._names(self.order))}."
+
     def _look(self) -> str:
         near = self.here.get(self.at, [])
         if not near:
-            return f"You are in the middle of a room. Looking quickly around you, you see {listing(self._names(self.order))}."
+            return f"{_MIDDLE} you see nothing."  # the command looks at the agent's own place only
         facing = self._names(near)
         where = facing[0] if len(facing) == 1 else ", ".join(facing[:-1]) + ", and " + facing[-1]
         floor = [
@@ -237,9 +244,8 @@ class Game:
                 if o in s.properties["toggleable"]:
                     out[f"use {names[o]}"] = ("use", o)
             if self._reachable(r):
-                for o in self.contents[r]:
-                    out[f"examine {names[o]}"] = ("examine_object", o)
-                    if held is None and o in s.properties["pickupable"]:
+                for o in self.contents[r] if held is None else ():
+                    if o in s.properties["pickupable"]:
                         out[f"take {names[o]} from {names[r]}"] = ("take", o, r)
                 if held is not None and (s.receptacle_type[r], s.object_type[held]) in s.can_contain:
                     out[f"move {names[held]} to {names[r]}"] = ("move", held, r)
@@ -248,6 +254,8 @@ class Game:
                     if s.receptacle_type[r] == device.lower() and held in s.properties[affordance.lower()]:
                         out[f"{verb} {names[held]} with {names[r]}"] = (verb, held, r)
         if held is not None:
+            # The domain means to allow examining what is seen too, but a comma in its parameter list keeps the engine
+            # from ever matching that clause.
             out[f"examine {names[held]}"] = ("examine_object", held)
             if s.object_type[held] in ("knife", "butterknife"):
                 for o, place in sorted(self.object_location.items()):

@@ -78,7 +78,7 @@ def _coordinate(value: float) -> str:
 
 
 @cache
-def _receptacles(number: int) -> dict[str, tuple[str, Pose]]:
+def room_receptacles(number: int) -> dict[str, tuple[str, Pose]]:
     """The room's receptacles, with stand-in poses (fixed per room) for those that the layouts do not place."""
     room = facts().rooms[number]
     placed = dict(room.receptacles)
@@ -99,7 +99,7 @@ def _receptacles(number: int) -> dict[str, tuple[str, Pose]]:
 def _places(number: int, object_type: str) -> tuple[str, ...]:
     """Receptacles of the room that can hold the type, sorted."""
     table = facts()
-    return tuple(i for i, (kind, _) in sorted(_receptacles(number).items()) if table.holds(kind, object_type))
+    return tuple(i for i, (kind, _) in sorted(room_receptacles(number).items()) if table.holds(kind, object_type))
 
 
 def _portable(room: Room) -> list[str]:
@@ -115,7 +115,7 @@ def _portable(room: Room) -> list[str]:
 def specs(number: int) -> tuple[Spec, ...]:
     """Every task that the room can pose, sorted."""
     table, room = facts(), facts().rooms[number]
-    kinds = {kind for kind, _ in _receptacles(number).values()}
+    kinds = {kind for kind, _ in room_receptacles(number).values()}
     found = []
     for task_type in TASK_TYPES:
         if room.kind not in table.goals_by_room_kind[task_type]:
@@ -131,7 +131,7 @@ def specs(number: int) -> tuple[Spec, ...]:
             if device and (o not in table.affordances[affordance] or not table.holds(device, o)):
                 continue
             for target in sorted(kinds):
-                sources = [i for i in _places(number, o) if _receptacles(number)[i][0] != target]
+                sources = [i for i in _places(number, o) if room_receptacles(number)[i][0] != target]
                 if table.holds(target, o) and sources:
                     found.append(Spec(task_type, o, target, ""))
     return tuple(sorted(found))
@@ -140,7 +140,7 @@ def specs(number: int) -> tuple[Spec, ...]:
 def build(number: int, spec: Spec, seed: str) -> World:
     """The world of one (room, task, seed). The target object never starts in a target receptacle."""
     table, room = facts(), facts().rooms[number]
-    receptacles = _receptacles(number)
+    receptacles = room_receptacles(number)
     rng = random.Random(f"world|{GENERATOR_VERSION}|{number}|{spec.key}|{seed}")
     objects: dict[str, tuple[str, str]] = {}
 
@@ -181,6 +181,7 @@ def _kept_for_seen(number: int, spec: Spec) -> bool:
     return digest[0] % _SEEN_SHARE == 0
 
 
+@cache
 def pool(split: str) -> dict[str, list[tuple[int, Spec]]]:
     """task type -> every (room, spec) of the split. train and seen share rooms but no spec; unseen shares no room."""
     if split not in ("train", "seen", "unseen"):
