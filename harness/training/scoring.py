@@ -1,0 +1,193 @@
+"""Log-probs of recorded responses without gradients: teachers (skills in the prompt), reference policy, old policy.
+
+A teacher scores the very tokens that were sampled; only the prompt in front of them differs. In a growing context an
+episode skill changes the opening and gives one row for all its steps; a step skill changes one message, so its row is
+the episode cut at that step. With rebuilt prompts every step is a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.training.batch import Row, micro_batches
+from harness.training.chat import ChatFormat
+from harness.training.forward import marked_logprobs
+from harness.training.network import Network
+from methods.interface import Batch, TeacherRequest, Trajectory
+from methods.skills.injection import inject
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherStats:
+    """tokens, rows: of the forward passes; unscored: response tokens beyond the backbone's last position."""
+
+    tokens: int = 0
+    rows: int = 0
+    unscored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Scores of one step: batch.teacher[channel][row, columns] = log-probs at `positions` of the scored sequence."""
+
+    channel: str
+    row: int
+    columns: list[int]
+    positions: list[int]
+
+
+class Scorer:
+    """Scores rows in micro-batches of at most `micro_batch_tokens` padded tokens. context: growing | per_step."""
+
+    def __init__(
+        self,
+        network: Network,
+        chat: ChatFormat,
+        context: str,
+        temperature: float,
+        micro_batch_tokens: int,
+        skill_style: str = "compact",
+    ) -> None:
+        self.network, self.chat, self.growing = network, chat, context == "growing"
+        self.temperature, self.micro_batch_tokens, self.skill_style = temperature, micro_batch_tokens, skill_style
+
+    @torch.no_grad()
+    def logprobs(self, ids: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Per row the log-probs [marked tokens] of ids[r][p], p in positions[r]; on the CPU."""
+        scores: list[Tensor] = [torch.empty(0)] * len(ids)
+        for chosen in micro_batches([len(row) for row in ids], self.micro_batch_tokens):
+            marked = [positions[i] for i in chosen]
+            flat = marked_logprobs(
+                self.network, [ids[i] for i in chosen], marked, self.chat.pad_id, self.temperature
+            ).logprobs.cpu()
+            for i, part in zip(chosen, flat.split([len(p) for p in marked]), strict=True):
+                scores[i] = part
+        return scores
+
+    def batch_logprobs(self, rows: Sequence[Row], batch: Batch) -> Tensor:
+        """[R, T] log-probs of the batch's own rows under this network's weights; 0 outside the response mask."""
+        dense = torch.zeros_like(batch.old_logprobs)
+        for r, scores in enumerate(self.logprobs([row.ids for row in rows], [row.positions for row in rows])):
+            dense[r, rows[r].positions] = scores
+        return dense
+
+    def teacher(
+        self,
+        trajectories: Sequence[Trajectory],
+        rows: Sequence[Row],
+        requests: Sequence[TeacherRequest],
+        batch: Batch,
+    ) -> TeacherStats:
+        """Fill `batch.teacher` and `batch.teacher_mask` with one entry per channel.
+
+        rows: those of `batch`. Equal sequences are scored once. A teacher whose prompts equal the student's is the
+        student: it gets the rollout's own log-probs, so that an empty skill gives a difference of exactly 0.
+        Raises ValueError for a request that does not fit its trajectory, and if a channel covers a step twice.
+        """
+        places = _places(rows)
+        first_steps = _first_steps(trajectories)
+        sequences: dict[tuple[int, ...], list[_Target]] = {}
+        unscored = 0
+        for request in requests:
+            trajectory = _checked(request, trajectories)
+            scores = batch.teacher.setdefault(request.channel, torch.zeros_like(batch.old_logprobs))
+            mask = batch.teacher_mask.setdefault(request.channel, torch.zeros_like(batch.response_mask))
+            for steps in [request.steps] if self.growing else [(step,) for step in request.steps]:
+                ids, starts, is_student = self._sequence(trajectory, request, steps)
+                targets = sequences.setdefault(tuple(ids), []) if not is_student else []
+                for step, start in starts.items():
+                    row, columns = places[first_steps[request.trajectory] + step]
+                    if bool(mask[row, columns].any()):
+                        raise ValueError(
+                            f"channel {request.channel!r} scores step {step} of trajectory {request.trajectory} twice; "
+                            "a method gives a step one skill per channel"
+                        )
+                    scored = columns[: max(0, len(ids) - start)]
+                    unscored += len(columns) - len(scored)
+                    mask[row, scored] = True
+                    targets.append(_Target(request.channel, row, scored, list(range(start, start + len(scored)))))
+                    if is_student:
+                        scores[row, scored] = batch.old_logprobs[row, scored]
+        self._score(sequences, batch)
+        return TeacherStats(sum(len(ids) for ids in sequences), len(sequences), unscored)
+
+    def _score(self, sequences: dict[tuple[int, ...], list[_Target]], batch: Batch) -> None:
+        marks = [sorted({p for target in targets for p in target.positions}) for targets in sequences.values()]
+        for marked, scores, targets in zip(
+            marks, self.logprobs(list(sequences), marks), sequences.values(), strict=True
+        ):
+            where = {position: i for i, position in enumerate(marked)}
+            for target in targets:
+                values = scores[[where[position] for position in target.positions]]
+                batch.teacher[target.channel][target.row, target.columns] = values
+
+    def _sequence(
+        self, trajectory: Trajectory, request: TeacherRequest, steps: Sequence[int]
+    ) -> tuple[list[int], dict[int, int], bool]:
+        """Ids under the request's skills (cut at the backbone's last position), where the response of each of `steps`
+        starts in them, and whether they are the student's own."""
+        ids: list[int] = []
+        starts: dict[int, int] = {}
+        is_student = True
+        for number in range(0 if self.growing else min(steps), max(steps) + 1):
+            turn = trajectory.turns[number]
+            prompt_ids = self._prompt(trajectory, number, request)
+            is_student = is_student and prompt_ids == turn.prompt_ids
+            ids.extend(prompt_ids)
+            if number in steps:
+                starts[number] = len(ids)
+            ids.extend(turn.response_ids)
+        return ids[: self.network.max_positions], starts, is_student
+
+    def _prompt(self, trajectory: Trajectory, number: int, request: TeacherRequest) -> list[int]:
+        turn = trajectory.turns[number]
+        stands_alone = number == 0 or not self.growing
+        episode_skill = request.episode_skill if stands_alone else None
+        step_skill = request.step_skill if number in request.steps else None
+        if episode_skill is None and step_skill is None:
+            return turn.prompt_ids
+        if stands_alone:
+            # A skill that the policy itself was shown stays, unless the teacher has another in its place.
+            shown = episode_skill if episode_skill is not None else trajectory.skill
+            return self.chat.opening(inject(turn.prompt, shown, step_skill, self.skill_style))
+        closed = trajectory.turns[number - 1].response_ids[-1] == self.chat.eos_id
+        return self.chat.continuation(inject(turn.prompt, None, step_skill, self.skill_style), closed)
+
+
+def _places(rows: Sequence[Row]) -> dict[int, tuple[int, list[int]]]:
+    """Environment step of the batch -> (row, columns of its response tokens)."""
+    places: dict[int, tuple[int, list[int]]] = {}
+    for r, row in enumerate(rows):
+        for position, step in zip(row.positions, row.steps, strict=True):
+            places.setdefault(step, (r, []))[1].append(position)
+    return places
+
+
+def _first_steps(trajectories: Sequence[Trajectory]) -> list[int]:
+    """Number in the batch of each trajectory's first environment step."""
+    numbers, total = [], 0
+    for trajectory in trajectories:
+        numbers.append(total)
+        total += len(trajectory.turns)
+    return numbers
+
+
+def _checked(request: TeacherRequest, trajectories: Sequence[Trajectory]) -> Trajectory:
+    if not 0 <= request.trajectory < len(trajectories):
+        raise ValueError(f"teacher request for trajectory {request.trajectory} of {len(trajectories)}")
+    trajectory = trajectories[request.trajectory]
+    absent = [step for step in request.steps if not 0 <= step < len(trajectory.turns)]
+    if absent or not request.steps:
+        raise ValueError(
+            f"teacher request ({request.channel}) for steps {list(request.steps)} of trajectory {request.trajectory}, "
+            f"which has steps 0..{len(trajectory.turns) - 1}"
+        )
+    if request.step_skill is not None and len(request.steps) != 1:
+        raise ValueError(
+            f"teacher request ({request.channel}) with a step skill must have exactly one step, not {list(request.steps)}"
+        )
+    return trajectory
