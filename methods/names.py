@@ -11,8 +11,7 @@ def unknown_name(what: str, value: object, known: Iterable[str], hint: str = "")
     options = sorted(known)
     text = f"{what}={value!r} is unknown"
     near = difflib.get_close_matches(str(value), options, n=1, cutoff=0.5)
-    if near:
-        text += f"; did you mean {near[0]!r}?"
+    text += f"; did you mean {near[0]!r}?" if near else "."
     text += f" Known: {', '.join(options) if options else 'none'}."
     return f"{text} {hint}" if hint else text
 

@@ -69,3 +69,8 @@ def _check_skills(config: MethodConfig, where: str) -> None:
             f"method.{key} puts skills into the policy's own prompt, which needs method.skill.source=library, "
             f"but it is {source!r} {where}"
         )
+    if source == "library" and "on" not in evaluations and not config.rollout_skills_train:
+        raise ValueError(
+            "method.skill.source=library names a skill library, but the row uses it nowhere: set "
+            f"method.rollout_skills_eval=[on], method.rollout_skills_train=true or method.skill.source=none {where}"
+        )

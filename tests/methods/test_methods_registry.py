@@ -1,0 +1,331 @@
+"""Names, laziness, plugins, validation of values, the rows of sweeps/method, and the faithfulness check itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from dataclasses import asdict, replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from methods_helpers import context, grpo_config, opid_config
+from omegaconf import OmegaConf
+
+import sweeps
+from methods import grpo, registry
+from methods.faithful import UnfaithfulError, check_faithful
+from methods.interface import (
+    Batch,
+    Method,
+    MethodConfig,
+    MethodSpec,
+    ScheduleConfig,
+    SignalConfig,
+    SkillConfig,
+    TeacherRequest,
+)
+from methods.opid import Opid
+from methods.schedule import coefficient_scale
+
+ROWS = Path(next(iter(sweeps.__path__))) / "method"
+ROW_NAMES = sorted(p.stem for p in ROWS.glob("*.yaml"))
+
+
+def row(name: str) -> MethodConfig:
+    merged = OmegaConf.merge(OmegaConf.structured(MethodConfig), OmegaConf.load(ROWS / f"{name}.yaml"))
+    config = OmegaConf.to_object(merged)
+    assert isinstance(config, MethodConfig)
+    return config
+
+
+# ------------------------------------------------------------------------------------------------------------ registry
+def test_builtin_methods() -> None:
+    assert registry.names() == ("grpo", "opid", "vanilla")
+    for name in registry.names():
+        spec = registry.get(name)
+        assert spec.name == name and spec.version >= 1 and spec.paper
+        assert spec is registry.get(name)
+    assert registry.get("opid").uses_teacher and not registry.get("grpo").uses_teacher
+    topics = [d.topic for d in registry.get("opid").deviations]
+    assert len(topics) == len(set(topics)) > len(registry.get("grpo").deviations)
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"method.name='opdi' is unknown; did you mean 'opid'.*grpo, opid, vanilla"):
+        registry.get("opdi")
+    with pytest.raises(ValueError, match=r"method.name='zzzz' is unknown. Known"):
+        registry.build(replace(grpo_config(), name="zzzz"), context())
+
+
+def test_planning_imports_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from methods import registry\n"
+        "import methods.faithful, methods.skills.analyzer, methods.skills.injection, methods.skills.routing\n"
+        "specs = [registry.get(n) for n in registry.names()]\n"
+        "[(s.version, s.uses_teacher, s.needs, s.deviations) for s in specs]\n"
+        "from methods.interface import MethodConfig\n"
+        "registry.validate(MethodConfig())\n"
+        "heavy = {'torch', 'transformers', 'mlflow', 'pandas', 'numpy', 'hydra', 'omegaconf'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points.items()]
+    monkeypatch.setattr(registry, "entry_points", lambda group: found)
+
+
+def test_plugins_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("my_method")
+    module.SPEC = replace(grpo.SPEC, name="mine")  # type: ignore[attr-defined]
+    module.OTHER = 3  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_method", module)
+    offer(monkeypatch, mine="my_method:SPEC", odd="my_method:OTHER", gone="my_method:NOWHERE", liar="my_method:SPEC")
+    assert registry.get("mine") is module.SPEC and "mine" in registry.names()
+    with pytest.raises(ValueError, match="is a int, not a MethodSpec"):
+        registry.get("odd")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        registry.get("gone")
+    with pytest.raises(ValueError, match="calls itself 'mine'"):
+        registry.get("liar")
+
+
+def test_plugins_cannot_take_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, grpo="elsewhere:SPEC")
+    with pytest.raises(ValueError, match=r"'grpo' is offered by both methods.grpo:SPEC and elsewhere:SPEC"):
+        registry.names()
+
+
+def test_requirements() -> None:
+    assert registry.requirements(grpo_config(), "rules") == frozenset()
+    assert registry.requirements(opid_config(), "rules") == {"engine:teacher", "env:hindsight"}
+    assert registry.requirements(row("vanilla_skill"), "rules") == {"env:library"}
+    with pytest.raises(ValueError, match="did you mean 'rules'"):
+        registry.requirements(opid_config(), "rule")
+
+
+# ---------------------------------------------------------------------------------------------------------- validation
+def skill(**changes: Any) -> dict[str, Any]:
+    return {"skill": replace(opid_config().skill, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"advantage": grpo_config(estimator="grp").advantage},
+            "method.advantage.estimator='grp'.*did you mean 'grpo'",
+        ),
+        (
+            {"advantage": grpo_config(stats_over="step").advantage},
+            "stats_over='step'.*did you mean 'steps'.*row 'opid'",
+        ),
+        ({"advantage": grpo_config(pg_coef=-1.0).advantage}, "method.advantage.pg_coef=-1.0 must be"),
+        (skill(source="libary"), "method.skill.source='libary'.*did you mean 'library'"),
+        (skill(router="critical"), "method.skill.router='critical'.*did you mean 'critical_first'"),
+        (skill(router="task_type"), "does not fit method.skill.source='own_trajectory'"),
+        (skill(max_step_skills=-1), "max_step_skills=-1 must not be negative"),
+        (skill(max_step_skills=0), "allows none.*episode_only"),
+        (skill(max_failure_rate=1.5), "max_failure_rate=1.5 must be a share"),
+        (skill(source="none", router="none"), "opid takes skills from the policy's own"),
+        ({"signal": SignalConfig(clip=0.0)}, "method.signal.clip=0.0 must be a positive number of nats"),
+        ({"coef_step": -0.1}, "method.coef_step=-0.1 must be"),
+        ({"coef_episode": float("nan")}, "method.coef_episode=nan must be"),
+        ({"schedule": ScheduleConfig("liner")}, "method.schedule.kind='liner'.*did you mean 'linear'"),
+        ({"schedule": ScheduleConfig("linear", length=0)}, "method.schedule.length=0"),
+        ({"schedule": ScheduleConfig("window", start=-1)}, "method.schedule.start=-1"),
+        ({"schedule": ScheduleConfig("window", start=5, stop=5)}, "stop=5 must be larger than method.schedule.start=5"),
+        ({"rollout_skills_eval": []}, "must name off, on or both"),
+        ({"rollout_skills_eval": ["off", "off"]}, "each once"),
+        ({"rollout_skills_eval": ["of"]}, "did you mean 'off'"),
+        ({"rollout_skills_eval": ["on"]}, "rollout_skills_eval puts skills into the policy's own prompt"),
+        ({"rollout_skills_train": True}, "rollout_skills_train puts skills into the policy's own prompt"),
+        ({"trains": False}, "row 'opid' uses opid, which trains"),
+    ],
+)
+def test_each_bad_value_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.validate(replace(opid_config(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (replace(grpo_config(), trains=False), "uses grpo, which trains"),
+        (replace(grpo_config(), coef_step=0.1), "grpo has no skill term"),
+        (replace(grpo_config(), skill=opid_config().skill), "grpo analyses nothing"),
+        (replace(grpo_config(), skill=SkillConfig("library", "task_type")), "uses it nowhere"),
+        (replace(grpo_config(), name="vanilla"), "uses vanilla, which never trains"),
+        (replace(grpo_config(), name="vanilla", trains=False, coef_step=0.1), "neither a skill term"),
+        (replace(opid_config(episode=0, step=0), name="vanilla", trains=False), "neither a skill term"),
+    ],
+)
+def test_keys_that_a_method_would_ignore_are_refused(config: MethodConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.validate(config)
+
+
+# ------------------------------------------------------------------------------------------------------------ schedule
+def test_schedules() -> None:
+    def scales(config: ScheduleConfig, total: int = 4) -> list[float]:
+        return [coefficient_scale(config, k, total) for k in range(1, 7)]
+
+    assert scales(ScheduleConfig()) == [1.0] * 6
+    assert scales(ScheduleConfig("linear")) == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert scales(ScheduleConfig("linear", length=2)) == [1.0, 0.5, 0.0, 0.0, 0.0, 0.0]
+    assert scales(ScheduleConfig("window", start=1, stop=3)) == [0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert scales(ScheduleConfig("window", start=4)) == [0.0] * 4 + [1.0] * 2
+    with pytest.raises(ValueError, match="numbered from 1"):
+        coefficient_scale(ScheduleConfig(), 0, 4)
+    with pytest.raises(ValueError, match=r"method.schedule.kind='ramp' is unknown"):
+        coefficient_scale(ScheduleConfig("ramp"), 1, 4)
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+def test_rows_exist() -> None:
+    assert ROW_NAMES == ["grpo", "opid", "opid_random", "vanilla", "vanilla_skill"]
+
+
+@pytest.mark.parametrize("name", ROW_NAMES)
+def test_rows_are_valid_complete_and_commented(name: str) -> None:
+    config = row(name)
+    assert config.id == name
+    spec = registry.validate(config)
+    check_faithful(spec, config)
+    given = OmegaConf.to_container(OmegaConf.load(ROWS / f"{name}.yaml"))
+    assert isinstance(given, dict)
+    assert flat(given).keys() == flat(asdict(MethodConfig())).keys()  # every key is written down
+    for line in (ROWS / f"{name}.yaml").read_text().splitlines():
+        if not line.startswith("#") and not line.rstrip().endswith(":"):
+            assert "  # " in line, f"{name}.yaml: no comment in {line!r}"
+
+
+def flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return out
+
+
+def difference(first: str, second: str) -> set[str]:
+    a, b = flat(asdict(row(first))), flat(asdict(row(second)))
+    return {key for key in a if a[key] != b[key]}
+
+
+def test_rows_differ_only_where_declared() -> None:
+    assert difference("opid", "opid_random") == {"id", "label", "skill.router"}
+    assert row("grpo").advantage == row("opid").advantage
+    assert difference("vanilla", "vanilla_skill") == {
+        "id", "label", "skill.source", "skill.router", "rollout_skills_eval",
+    }  # fmt: skip
+    for name in ("grpo", "opid", "opid_random", "vanilla"):
+        assert row(name).rollout_skills_eval == ["off"] and not row(name).rollout_skills_train
+
+
+def test_vanilla_refuses_to_train() -> None:
+    method = registry.build(row("vanilla"), context())
+    with pytest.raises(RuntimeError, match=r"vanilla .* must not be trained"):
+        method.advantages(1, Batch(*[torch.zeros(1)] * 8))
+
+
+# -------------------------------------------------------------------------------------------------------- faithfulness
+class Deaf(Opid):
+    """Scores the teacher and throws the scores away."""
+
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return grpo.base_advantage(self.config.advantage, batch)
+
+
+class Sigmoid(Deaf):
+    """Uses the teacher in an auxiliary loss whose gradient it cannot reach (GRPO+OPSD as released)."""
+
+    def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (batch.teacher["episode"] - logprobs)
+
+
+class Auxiliary(Deaf):
+    """Uses the teacher in an auxiliary loss, properly."""
+
+    def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return (logprobs - batch.teacher["episode"]).detach() * logprobs
+
+
+class Leaky(Opid):
+    """Writes an advantage where there is no policy token."""
+
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return super().advantages(step, batch) + 1.0
+
+
+class Endless(Opid):
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return super().advantages(step, batch) / 0.0
+
+
+class Narrow(Opid):
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return super().advantages(step, batch)[:, 0]
+
+
+class Attached(Opid):
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return super().advantages(step, batch) * torch.ones(1, requires_grad=True)
+
+
+class Sneaky(Method):
+    """Says that it has no teacher and asks for one."""
+
+    def teacher_requests(self, step: int, trajectories: Any) -> list[TeacherRequest]:
+        return [TeacherRequest("episode", 0, (0,), episode_skill="x")]
+
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return torch.zeros_like(batch.old_logprobs)
+
+
+def spec_of(kind: type[Method], uses_teacher: bool = True) -> MethodSpec:
+    return MethodSpec(name="test", build=kind, version=1, uses_teacher=uses_teacher)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Deaf, "changes no gradient"),
+        (Sigmoid, "changes no gradient"),
+        (Leaky, "not 0 outside response_mask"),
+        (Endless, "not finite"),
+        (Narrow, r"have shape \(16,\)"),
+        (Attached, "carry a gradient"),
+    ],
+)
+def test_unfaithful_methods_are_refused(kind: type[Method], message: str) -> None:
+    with pytest.raises(UnfaithfulError, match=message):
+        check_faithful(spec_of(kind), opid_config())
+
+
+def test_false_declarations_are_refused() -> None:
+    with pytest.raises(UnfaithfulError, match="declares uses_teacher=False"):
+        check_faithful(spec_of(Sneaky, uses_teacher=False), grpo_config())
+    with pytest.raises(UnfaithfulError, match="does not train"):
+        check_faithful(spec_of(Opid), replace(opid_config(), trains=False))
+    with pytest.raises(UnfaithfulError, match="asks for no teacher score in 20 steps"):
+        check_faithful(spec_of(Opid), opid_config(episode=0.0, step=0.0))
+
+
+@pytest.mark.parametrize("router", ["critical_first", "episode_only", "step_only", "additive", "random"])
+def test_faithful_methods_pass(router: str) -> None:
+    check_faithful(registry.get("opid"), opid_config(router))
+    check_faithful(registry.get("opid"), opid_config(router, episode=0.001, step=0.001, clip=2.0, normalize=True))
+
+
+def test_other_faithful_methods_pass() -> None:
+    check_faithful(registry.get("grpo"), grpo_config())
+    check_faithful(spec_of(Auxiliary), opid_config())
+    late = opid_config(schedule=ScheduleConfig("window", start=12))
+    check_faithful(registry.get("opid"), late)
