@@ -21,7 +21,8 @@ Why the variance within trajectories is counted too: dividing by the deviation o
 all means agree but single steps were penalised (0.01 / 1e-6 = 10,000).
 
 Declared behaviour at the edges: if all step scores of a group are equal (a group of one step included), every advantage
-of that group is exactly 0. The policy loss (clipping, KL) belongs to the engine.
+of that group is exactly 0. A trajectory without any step has no advantage and counts nowhere. The policy loss
+(clipping, KL) belongs to the engine.
 """
 
 from __future__ import annotations

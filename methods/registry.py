@@ -84,8 +84,6 @@ def requirements(config: MethodConfig, analyzer: str) -> frozenset[str]:
     needs = set(get(config.name).needs)
     if config.skill.source == "library":
         needs.add("env:library")
-    if config.rollout_skills_train:
-        needs.add("engine:rollout_skills")
     if config.skill.source == "own_trajectory":
         from methods.skills import analyzer as analyzers
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from harness.training.losses import policy_loss
 from methods.interface import (
     AdvantageConfig,
     Analysis,
@@ -241,7 +242,7 @@ class TinyPolicy(nn.Module):
         return logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
 
 
-def policy_gradient(batch: Batch, advantages: Tensor, clip: float = 0.2) -> Tensor:
+def policy_gradient(batch: Batch, advantages: Tensor) -> Tensor:
     """Gradient of the clipped policy loss, token mean, in all parameters of a fixed tiny policy, flattened."""
     torch.manual_seed(0)
     policy = TinyPolicy()
@@ -249,10 +250,9 @@ def policy_gradient(batch: Batch, advantages: Tensor, clip: float = 0.2) -> Tens
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 13, (rows, 65), generator=generator)  # a fixed stream, cut to this batch's width
     logprobs = policy.logprobs(tokens[:, :width], tokens[:, 1 : width + 1])
+    mask = batch.response_mask
     # ratios near 1, so that clipping is not everywhere active
     old = logprobs.detach() + 0.05 * torch.sin(torch.arange(width, dtype=torch.float32))
-    ratio = (logprobs - old).exp()
-    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
-    mask = batch.response_mask
-    torch.where(mask, loss, 0.0).sum().div(mask.sum()).backward()  # type: ignore[no-untyped-call]
+    loss, _ = policy_loss(logprobs[mask], old[mask], advantages[mask], clip_low=0.2, clip_high=0.2, dual_clip=3.0)
+    loss.mean().backward()
     return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])

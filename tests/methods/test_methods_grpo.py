@@ -115,6 +115,14 @@ def test_invalid_steps_lose_exactly_the_penalty_without_std() -> None:
     assert (advantage[0] - advantage[1]).item() == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("std", "over"), SETTINGS)
+def test_a_trajectory_without_steps_changes_nothing(std: bool, over: str) -> None:
+    """A context can be full before the first response: such a trajectory has a return but no step."""
+    batch = one_token_batch([(0, 0, 1.0, False), (0, 1, 0.0, True), (0, 1, 0.0, False)])
+    more = replace(batch, group=torch.tensor([0, 0, 0]), returns=torch.tensor([1.0, 0.0, 0.0]))
+    assert torch.equal(group_advantage(more, std, over), group_advantage(batch, std, over))
+
+
 @FAST
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.5, 20), over=st.sampled_from(["trajectories", "steps"]))
 def test_properties_of_group_advantage(seed: int, scale: float, over: str) -> None:
