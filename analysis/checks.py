@@ -254,8 +254,8 @@ def _curves(records: Records) -> Iterator[DataWarning]:
             values = curve.sort_values("step")[["train/success", "time/cpu_total_s"]].to_numpy()
             if not np.isfinite(values).all():
                 code, text = "nan_curve", "train/success or time/cpu_total_s is NaN or infinite"
-            elif (np.diff(values[:, 1]) < 0).any():
-                code, text = "cpu_decreases", "the cumulative CPU time decreases"
+            elif (np.diff(values[:, 1], prepend=0.0) < 0).any() or values[-1, 1] <= 0:
+                code, text = "cpu_decreases", "time/cpu_total_s decreases or stays zero"
         if code:
             message = f"{name_of(records, int(line))}, seed {seed}: {text}; its learning curve is left out"
             yield DataWarning(code, message, (int(number),), "train")

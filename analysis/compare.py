@@ -25,7 +25,8 @@ def difference_cells(records: Records, row: str) -> list[Cell]:
     """Micro and macro differences of every line and place to `row` (same setting, panel, seeds and tasks).
 
     A line evaluated with skills in its prompt, where the reference was evaluated without only, is set against that,
-    with a note, and is never called significant: its prompt differs too. p values are adjusted by Holm over one family per metric: all lines and places of the sweep.
+    with a note, and is never called significant: its prompt differs too. p values are adjusted by Holm over one
+    family per metric: all lines and places of the sweep.
     """
     refusals = refusal(records)
     found = evaluations(records, refusals)

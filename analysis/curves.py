@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Metric, Status, measured
+from analysis.cells import ALL, Cell, Metric, Status, measured, refused
 from analysis.collect import Line, Records, grouped
 from analysis.compare import paired, reference_line, with_holm
 
@@ -55,12 +55,12 @@ def _runs(records: Records) -> dict[int, pd.DataFrame]:
 def curves(records: Records) -> dict[int, list[Curve]]:
     """Line -> curves of its complete runs, by seed. Runs that a warning about curves names are left out."""
     out = {i for w in records.warnings if w.place == PLACE for i in w.cells}
+    lines, seeds = records.cells["line"].to_numpy(), records.cells["seed"].to_numpy()
     found: dict[int, list[Curve]] = {}
     for number, rows in _runs(records).items():
         if number not in out:
-            cell = records.cells.loc[number]
             values = rows[["train/success", "time/cpu_total_s"]].to_numpy(dtype=float)
-            found.setdefault(int(cell["line"]), []).append(Curve(int(cell["seed"]), values[:, 0], values[:, 1]))
+            found.setdefault(int(lines[number]), []).append(Curve(int(seeds[number]), values[:, 0], values[:, 1]))
     return {line: sorted(found[line], key=lambda curve: curve.seed) for line in sorted(found)}
 
 
@@ -80,16 +80,14 @@ def learning_cells(records: Records, reference: str) -> list[Cell]:
     found = curves(records)
     budget = budgets(records, found)
     planned = records.cells.groupby("line")["seed"].size()
-    mixed = {
-        int(records.cells["line"].iloc[i]) for w in records.warnings if w.code == "seed_planned_twice" for i in w.cells
-    }
+    refusals = refusal(records)
     cells: list[Cell] = []
     for line in _training_lines(records):
         here = records.lines[line]
         mine = found.get(line, [])
         blank = _blank(here, int(planned[line]))
-        if line in mixed:
-            blank, mine = replace(blank, status=Status.MIXED), []
+        if status := refused(refusals, line, PLACE):
+            blank, mine = replace(blank, status=status), []
         measures = _measures(budget[here.setting]) if mine else _measures(Budget(1, 1.0))
         for metric, measure in measures:
             cell = replace(blank, metric=metric)
@@ -99,7 +97,7 @@ def learning_cells(records: Records, reference: str) -> list[Cell]:
             cells.append(cell)
         other = reference_line(records.lines, here, reference)
         if other != line:
-            theirs = [] if other is None or other in mixed else found.get(other, [])
+            theirs = [] if other is None or refused(refusals, other, PLACE) else found.get(other, [])
             cells += _area_differences(blank, mine, theirs, reference, measures)
     return with_holm(cells)
 
@@ -162,9 +160,10 @@ def _area_differences(
 def cost_cells(records: Records) -> Iterator[Cell]:
     """Mean cost of a complete run with its smallest and largest value, for every line that trains."""
     runs = _runs(records)
+    lines = records.cells["line"].to_numpy()
     of_line: dict[int, list[pd.DataFrame]] = {}
     for number, rows in runs.items():
-        of_line.setdefault(int(records.cells.loc[number, "line"]), []).append(rows)  # type: ignore[arg-type]
+        of_line.setdefault(int(lines[number]), []).append(rows)
     planned = records.cells.groupby("line")["seed"].size()
     for line in _training_lines(records):
         here = records.lines[line]

@@ -150,11 +150,11 @@ class Sweep:
         ]
 
     def curve(self, row: str, seed: int) -> list[dict[str, Any]]:
-        rng = np.random.default_rng([seed, len(row)])
+        rng = np.random.default_rng([seed, sum(map(ord, row))])
         teacher = 2.0 if row.startswith("opid") else 0.0
         cost, values = 5.0, []
         for step in range(1, STEPS + 1):
-            cost += 3.0 + teacher
+            cost += 3.0 + teacher + 0.1 * seed
             values.append(
                 {
                     "train/success": float(np.clip(0.2 + 0.03 * step + rng.normal(0, 0.03), 0, 1)),

@@ -1,0 +1,153 @@
+"""Numbers other people published, as cells that can never be taken for ours."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from analysis import stats
+from analysis.cells import ALL, Cell, Metric, Status
+from analysis.collect import Line
+
+REFERENCE = Path(__file__).with_name("reference") / "published_results.csv"
+PAPER = "arXiv:2606.26790"
+TYPES = ("Pick", "Look", "Clean", "Heat", "Cool", "Pick2")
+# Averages and cells are rounded to 0.1: a macro mean of six rounded cells may be off by 0.05 + 0.05.
+ROUNDING = 0.1 + 1e-9
+
+# Row id of ours -> method as the paper calls it, and whether skills are in its evaluation prompt.
+BESIDE: Mapping[str, tuple[str, str]] = {
+    "vanilla": ("Vanilla", "off"),
+    "vanilla_skill": ("Skill-Prompt*", "on"),
+    "grpo": ("GRPO", "off"),
+    "opid": ("OPID", "off"),
+}
+TABLES = (("Table 1", "seen", ""), ("Table 8", "unseen", "unseen:"))  # table, panel, prefix of its columns
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One row of a published table.
+
+    beside: our row id; panel, skills: where ours stands; cells: by task type, micro and macro, of which one is as
+    printed and the other derived, or absent; provenance: where the row comes from, in words
+    """
+
+    method: str
+    backbone: str
+    table: str
+    panel: str
+    skills: str
+    beside: str
+    cells: tuple[Cell, ...]
+    provenance: str
+
+    def cell(self, metric: Metric, column: str = ALL) -> Cell | None:
+        return next((c for c in self.cells if c.metric == metric and c.column == column), None)
+
+
+@lru_cache(maxsize=1)
+def published_numbers() -> tuple[Mapping[str, str], ...]:
+    """The rows of the reference file, as text. Values are per cent where the metric is a rate."""
+    with REFERENCE.open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+def alfworld_rows(lines: Sequence[Line]) -> list[PublishedRow]:
+    """Published ALFWorld rows that stand beside rows of this sweep, in the order of our rows, then table, backbone."""
+    here = dict.fromkeys(line.row for line in lines if line.env == "alfworld")
+    rows: list[PublishedRow] = []
+    for row in here:
+        if row not in BESIDE:
+            continue
+        method, skills = BESIDE[row]
+        for table, panel, prefix in TABLES:
+            numbers = [n for n in published_numbers() if _is(n, table=table, method=method, metric="success_rate")]
+            for backbone in dict.fromkeys(n["backbone"] for n in numbers):
+                mine = [n for n in numbers if n["backbone"] == backbone]
+                rows.append(_row(mine, method, backbone, table, panel, skills, row, prefix))
+    return rows
+
+
+def _is(number: Mapping[str, str], **wanted: str) -> bool:
+    return number["paper"] == PAPER and number["env"] == "ALFWorld" and all(number[k] == v for k, v in wanted.items())
+
+
+def _row(
+    numbers: Sequence[Mapping[str, str]],
+    method: str,
+    backbone: str,
+    table: str,
+    panel: str,
+    skills: str,
+    beside: str,
+    prefix: str,
+) -> PublishedRow:
+    by_column = {n["column"].removeprefix(prefix): n for n in numbers}
+    imported = any(n["note"].startswith("imported") for n in numbers)
+    source = f"{PAPER}, {table}"
+    status = Status.IMPORTED if imported else Status.QUOTED
+    remarks = sorted({part.strip(' "') for n in numbers for part in n["note"].split("|") if part.strip(' "')})
+    cells = [_cell(by_column[t], Metric.SUCCESS, t, panel, skills, source, status, "") for t in TYPES if t in by_column]
+    printed = by_column["Avg"]
+    kind = average_kind([float(by_column[t]["value"]) for t in TYPES], float(printed["value"]))
+    cells.append(_cell(printed, kind, ALL, panel, skills, source, status, "as printed (column Avg)"))
+    cells += _derived(method, backbone, panel, skills, kind)
+    return PublishedRow(method, backbone, table, panel, skills, beside, tuple(cells), "; ".join(remarks))
+
+
+def average_kind(by_type: Sequence[float], average: float) -> Metric:
+    """Whether a printed average is the macro mean of its own row (up to rounding) or, if not, an episode mean."""
+    macro = sum(by_type) / len(by_type)
+    return Metric.MACRO if abs(macro - average) <= ROUNDING else Metric.MICRO
+
+
+def _derived(method: str, backbone: str, panel: str, skills: str, printed: Metric) -> list[Cell]:
+    """The average that was not printed, if it can be derived from the printed cells."""
+    missing, table = (
+        (Metric.MACRO, "ALFWorld macro avg") if printed == Metric.MICRO else (Metric.MICRO, "ALFWorld micro avg")
+    )
+    unseen = panel == "unseen"
+    found = [
+        n
+        for n in published_numbers()
+        if _is(n, table=table, method=method, backbone=backbone) and n["column"].startswith("unseen") == unseen
+    ]
+    source = f"derived from {PAPER}, {'Table 8' if unseen else 'Table 1'}"
+    note = found[0]["note"] if found else ""
+    return [_cell(n, missing, ALL, panel, skills, source, Status.DERIVED, note) for n in found[:1]]
+
+
+def _cell(
+    number: Mapping[str, str],
+    metric: Metric,
+    column: str,
+    panel: str,
+    skills: str,
+    source: str,
+    status: Status,
+    note: str,
+) -> Cell:
+    value = float(number["value"]) / 100
+    nothing = float("nan")
+    return Cell(
+        line=None,
+        place=f"{panel}/{skills}",
+        metric=metric,
+        column=column,
+        unit="%",
+        interval=stats.Interval(value, nothing, nothing, stats.NO_INTERVAL, 0),
+        status=status,
+        source=source,
+        note="; ".join(part for part in (note, "seeds and interval not published") if part),
+    )
+
+
+def why_not_comparable(scale: str) -> str:
+    """Why no difference to a published number is printed."""
+    if scale == "paper":
+        return "other rules: the paper drew 128 games with replacement and names no seeds; here each game of the panel once"
+    return "other scale: tiny model, generated games"
