@@ -1,4 +1,4 @@
-"""Structured configuration of one run (`RunConfig`) and of one command (`CommandConfig`: a run plus what to do with it).
+"""Structured configuration of one run (`RunConfig`) and of one command (`CommandConfig`: a run, and what to do).
 
 These dataclasses are the schema of the Hydra configuration in `sweeps/`: unknown keys and wrong types are errors.
 Every leaf field of `RunConfig` is classed `identity` (it can change a result) or `runtime` (it cannot) in

@@ -1,0 +1,155 @@
+"""What the command line does with a plan: run, plan, status, tables. Each returns the exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.cli import GO_ON, INCOMPLETE, INTERRUPTED, OK
+from harness.errors import ConfigError, Problem
+from harness.files import RecordError
+from harness.folders import check_writable
+from harness.plan import Cell, Plan, states, write_plan
+from harness.record import RunDirectory
+from harness.report import cell_label, plan_text, status_text
+from harness.states import COMPLETE, RunState
+
+
+def say(text: str) -> None:
+    """A message about the work; results go to standard output, messages do not."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def plan(plan: Plan) -> int:
+    """Print the cells and write plan.json. Starts nothing."""
+    _check_folder(plan)
+    state_of = states(plan)
+    print(plan_text(plan, state_of))
+    print(f"wrote {_shown(write_plan(plan, state_of))}")
+    return OK
+
+
+def status(plan: Plan) -> int:
+    """Print how far each cell is. Only reads."""
+    found = {}
+    for cell in plan.cells:
+        path = plan.runs / cell.fingerprint
+        found[cell.fingerprint] = RunDirectory(path).state() if path.is_dir() else RunState()
+    print(status_text(plan, found))
+    return _exit_status(plan, {name: state.state for name, state in found.items()})
+
+
+def tables(plan: Plan) -> int:
+    """Write plan.json and the table from what is recorded."""
+    _check_folder(plan)
+    state_of = states(plan)
+    write_plan(plan, state_of)
+    _print_table(plan)
+    return _exit_status(plan, state_of)
+
+
+def run(plan: Plan) -> int:
+    """Run what is missing of the selected cells, copy records to the tracker, print the table."""
+    _check_folder(plan)
+    state_of = states(plan)
+    missing = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
+    write_plan(plan, state_of)
+    stopped = False
+    if missing:
+        say(f"{plan.title}: {len(missing)} of {len(plan.selected)} cells to run")
+        stopped = _run_cells(plan, missing)
+        state_of = states(plan)
+        write_plan(plan, state_of)
+    else:
+        say(f"{plan.title}: all {len(plan.selected)} cells are complete, nothing to run")
+    _track(plan)
+    if stopped:
+        say(f"stopped; {GO_ON}")
+        return INTERRUPTED
+    _print_table(plan)
+    return _exit_status(plan, state_of)
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+def _check_folder(plan: Plan) -> None:
+    runtime = plan.command.runtime
+    check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
+
+
+def _run_cells(plan: Plan, missing: Sequence[Cell]) -> bool:
+    """Whether the user stopped it before everything had an outcome."""
+    _prepare(missing)
+    from harness.launch.local import run_cells
+    from harness.progress import Progress
+
+    runs = [_create(plan, cell) for cell in missing]
+    labels = {cell.fingerprint: cell_label(plan, cell) for cell in missing}
+    with Progress(labels) as show:
+        # A failure seen before this command is tried again: asking again is asking for what is missing.
+        report = run_cells(runs, plan.command.launcher.workers, show, retry_failed=True)
+    for fingerprint, error in report.errors.items():
+        if report.outcomes[fingerprint] != COMPLETE:
+            say(f"{report.outcomes[fingerprint]}: {labels[fingerprint]}: {error}")
+    return report.stopped
+
+
+def _create(plan: Plan, cell: Cell) -> RunDirectory:
+    try:
+        return RunDirectory.create(plan.runs, cell.config, cell.fingerprint)
+    except RecordError as error:
+        raise ConfigError(Problem("runtime.out", str(plan.out), "", str(error))) from error
+
+
+def _prepare(missing: Sequence[Cell]) -> None:
+    """Make what several runs share (games, the embedded model) once, before any of them starts."""
+    from harness.prepare import prepare
+
+    seen: list[object] = []
+    for cell in missing:
+        shared = (cell.config.env, cell.config.backbone)
+        if shared not in seen:
+            seen.append(shared)
+            prepare(cell.config, say)
+
+
+# ---------------------------------------------------------------------------------------------------------- reporting
+def _track(plan: Plan) -> None:
+    """Copy records into the tracker, if it lacks any. An outage costs nothing: the next command catches up."""
+    tracking = plan.command.tracking
+    runs = [RunDirectory(path) for cell in plan.cells if (path := plan.runs / cell.fingerprint).is_dir()]
+    if not tracking.enabled or not runs:
+        return
+    from harness import tracking as tracker
+
+    uri = tracking.uri or f"sqlite:///{plan.out / 'mlflow.db'}"
+    try:
+        if tracker.needs_sync(runs, uri):
+            say(f"copying records to {uri}")
+            tracker.sync(runs, uri, tracking.experiment or plan.sweep.name)
+    except Exception as error:  # whatever a tracking service does, the records are safe
+        say(f"warning: records were not copied to {uri}; the next command tries again. {type(error).__name__}: {error}")
+
+
+def _print_table(plan: Plan) -> None:
+    from analysis.tables import write_main_table
+
+    written = write_main_table(plan.out, plan.sweep.name)
+    print(written)
+
+
+def _exit_status(plan: Plan, state_of: Mapping[str, str]) -> int:
+    lacking = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
+    if not lacking:
+        return OK
+    for cell in lacking:
+        say(f"{state_of[cell.fingerprint]}: {cell_label(plan, cell)} ({_shown(plan.runs / cell.fingerprint)})")
+    return INCOMPLETE
+
+
+def _shown(path: Path) -> str:
+    """Relative to the current folder where that is shorter to read."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

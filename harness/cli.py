@@ -1,0 +1,108 @@
+"""The command line: compose, validate every cell, plan, then run what is missing and report.
+
+Exit status: 0 all selected cells complete; 2 bad configuration, nothing started; 3 cells failed or are missing;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.errors import ConfigError, Problem, suggest
+
+OK, BAD_CONFIG, INCOMPLETE, INTERRUPTED = 0, 2, 3, 130
+GO_ON = "the same command again goes on from here"
+
+_FLAGS = ("--help", "--cfg", "--resolve", "--config-dir", "--info", "--shell-completion", "--multirun")
+_CFG = ("job", "hydra", "all")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """overrides: everything that is no flag; cfg: what --cfg asked for; searchpath: Hydra's, as typed."""
+
+    overrides: tuple[str, ...] = ()
+    cfg: str | None = None
+    resolve: bool = False
+    config_dir: str | None = None
+    searchpath: tuple[str, ...] = ()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return its exit status. Messages and errors go to standard error, results to standard out."""
+    try:
+        if any(a in ("-h", "--help") for a in argv):
+            from harness.help import help_text
+
+            print(help_text())
+            return OK
+        if any(a in ("--info", "-i", "-sc", "--shell-completion", "--hydra-help") for a in argv):
+            from harness.hydra_cli import inspect
+
+            inspect(argv)
+            return OK
+        return _command(_read(argv))
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        print("nothing was started; `python -m harness --help` lists keys and choices", file=sys.stderr)
+        return BAD_CONFIG
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; {GO_ON}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output (`| head`) has gone
+        sys.stderr.close()
+        return OK
+
+
+def _read(argv: Sequence[str]) -> Arguments:
+    """Flags apart from overrides. Raises ConfigError for an unknown flag or a missing value."""
+    overrides: list[str] = []
+    searchpath: list[str] = []
+    found: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in ("-c", "--cfg", "--config-dir", "-cd"):
+            name = {"-c": "--cfg", "-cd": "--config-dir"}.get(flag, flag)
+            if not equals and not rest:
+                raise ConfigError(Problem(flag, "", "command line", "needs a value"))
+            found[name] = value if equals else rest.pop(0)
+        elif word in ("-m", "--multirun"):
+            pass  # a sweep needs no flag here; accepted because fingers know it
+        elif word == "--resolve":
+            found[word] = "yes"
+        elif word.startswith("-"):
+            raise ConfigError(Problem(word, "", "command line", f"unknown flag; {suggest(word, _FLAGS, 'flags')}"))
+        elif word.startswith("hydra.searchpath="):
+            searchpath.append(word)
+        else:
+            overrides.append(word)
+    cfg = found.get("--cfg")
+    if cfg is not None and cfg not in _CFG:
+        raise ConfigError(Problem("--cfg", cfg, "command line", suggest(cfg, _CFG, "available")))
+    return Arguments(tuple(overrides), cfg, "--resolve" in found, found.get("--config-dir"), tuple(searchpath))
+
+
+def _command(arguments: Arguments) -> int:
+    from harness.commandline import parse
+    from harness.compose import composer
+
+    with composer(arguments.config_dir, arguments.searchpath) as hydra:
+        command = parse(arguments.overrides, hydra.groups())
+        if arguments.cfg is not None:
+            from harness.plan import requested
+
+            print(hydra.text(requested(command), arguments.cfg, arguments.resolve), end="")
+            return OK
+        from harness.plan import build_plan
+
+        plan = build_plan(hydra, command)
+    from harness import actions
+
+    return {"run": actions.run, "plan": actions.plan, "status": actions.status, "tables": actions.tables}[command.do](
+        plan
+    )

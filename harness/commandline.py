@@ -1,0 +1,189 @@
+"""Arguments of the command line: Hydra overrides, split into what selects cells and what applies to every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.errors import ConfigError, Problem, suggest
+from harness.schema import exists, keys, nearest_key
+
+AXES = ("method", "env", "backbone", "fraction", "seed")
+GROUP_AXES = ("method", "env", "backbone")
+DO = ("run", "plan", "status", "tables")
+# Short names for what is typed often.
+SHORT = {"out": "runtime.out", "workers": "launcher.workers"}
+SEARCHPATH = "hydra.searchpath"
+FROM_COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """do, sweep      what to do with which sweep (None: a single run)
+    axes           axis -> values given; they select cells of a sweep, or span a small grid without one
+    fixed          key -> override that applies to every cell, e.g. {"training.lr": "training.lr=1e-4"}
+    varied         key -> several overrides: every row is crossed with them
+    """
+
+    do: str = "run"
+    sweep: str | None = None
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    varied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Every override that changes what cells are, as typed."""
+        several = (f"{key}={','.join(o.partition('=')[2] for o in given)}" for key, given in self.varied.items())
+        return tuple(text.lstrip("+") for text in (*self.fixed.values(), *several))
+
+
+def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:
+    """Read Hydra overrides. groups: configuration group -> its files. Raises ConfigError for every bad argument."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    problems: list[Problem] = []
+    do, sweep = "run", None
+    axes: dict[str, tuple[Any, ...]] = {}
+    fixed: dict[str, str] = {}
+    varied: dict[str, tuple[str, ...]] = {}
+    for typed in arguments:
+        name, equals, text = typed.partition("=")
+        argument = f"{SHORT.get(name, name)}{equals}{text}"
+        try:
+            override = parser.parse_override(argument)
+            if override.is_hydra_override():
+                _check_hydra_override(override.key_or_group)
+                continue
+            key = _known_key(override, argument, groups)
+            values = _values(override, argument, groups)
+            if key in ("do", "sweep"):
+                one = _single(key, values)
+                _require(key, one, DO if key == "do" else groups["sweep"])
+                do, sweep = (one, sweep) if key == "do" else (do, one)
+            elif key in AXES:
+                axes[key] = tuple(_axis_value(key, v, groups) for v in values)
+            elif len(values) > 1:
+                fixed.pop(key, None)
+                varied[key] = tuple(as_override(key, text, groups) for text in _texts(override, values))
+            else:
+                varied.pop(key, None)
+                fixed[key] = as_override(key, _texts(override, values)[0], groups)
+        except ConfigError as error:
+            problems.extend(error.problems)
+        except (HydraException, ValueError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            problems.append(Problem(typed, "", FROM_COMMAND_LINE, f"cannot be read ({first}); arguments are KEY=VALUE"))
+    if problems:
+        raise ConfigError(problems)
+    return CommandLine(do, sweep, axes, fixed, varied)
+
+
+def _texts(override: Any, values: Sequence[Any]) -> list[str]:
+    """Each value as it is spelt in an override."""
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if override.value_type.name == "GLOB_CHOICE_SWEEP":
+        return [str(v) for v in values]
+    return list(override.sweep_string_iterator())
+
+
+def as_override(key: str, text: str, groups: Mapping[str, Sequence[str]]) -> str:
+    """`key=text`, in the form that may add an entry to a mapping of the schema."""
+    return f"{key}={text}" if key in groups or key in keys() else f"++{key}={text}"
+
+
+def check_key(key: str, value: str, origin: str, groups: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigError unless `key` is a group or a key of the schema, naming the nearest one."""
+    if key in groups or exists(key):
+        return
+    near = nearest_key(key, tuple(groups))
+    top = sorted({k for k in keys() if "." not in k})
+    hint = f"did you mean {near}?" if near else f"keys: {', '.join(top)}"
+    raise ConfigError(Problem(key, value, origin, f"there is no such key; {hint}"))
+
+
+def check_group(key: str, value: Any, origin: str, groups: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigError unless the group `key` has a file named `value`."""
+    if key in groups and value not in groups[key]:
+        raise ConfigError(Problem(key, str(value), origin, suggest(str(value), groups[key], "available")))
+
+
+def _check_hydra_override(key: str) -> None:
+    """The search path is read before anything is parsed (harness.cli); nothing else of Hydra's is used here."""
+    if key != SEARCHPATH:
+        fix = f"only {SEARCHPATH}=[file://DIR] has an effect; drop this argument"
+        raise ConfigError(Problem(key, "", FROM_COMMAND_LINE, fix))
+
+
+def _known_key(override: Any, argument: str, groups: Mapping[str, Sequence[str]]) -> str:
+    key: str = override.key_or_group
+    if override.package is not None:
+        raise ConfigError(
+            Problem(key, "", FROM_COMMAND_LINE, f"packages (@{override.package}) are not supported; use {key}=NAME")
+        )
+    if override.is_delete():
+        raise ConfigError(Problem(key, "", FROM_COMMAND_LINE, "keys cannot be deleted; give it another value"))
+    text = argument.partition("=")[2]
+    check_key(key, text, FROM_COMMAND_LINE, groups)
+    if key not in groups and key in keys() and keys()[key].branch and not isinstance(override.value(), dict):
+        example = next(k for k in keys() if k.startswith(key + ".") and not keys()[k].branch)
+        fix = f"is a section, not a value; set its keys, such as {example}"
+        raise ConfigError(Problem(key, text, FROM_COMMAND_LINE, fix))
+    return key
+
+
+def _values(override: Any, argument: str, groups: Mapping[str, Sequence[str]]) -> list[Any]:
+    """The values of one override: several for `a,b`, `range(..)`, `glob(..)`, and for a list given to an axis."""
+    key = override.key_or_group
+    if not override.is_sweep_override():
+        value = override.value()
+        found = list(value) if key in AXES and isinstance(value, list) else [value]
+    elif override.is_discrete_sweep():
+        if override.value_type.name == "GLOB_CHOICE_SWEEP":
+            found = sorted(override.value().filter(list(groups.get(key, ()))))
+        else:
+            found = [override._convert_value(v) for v in override.sweep_iterator()]
+    else:
+        raise ConfigError(Problem(key, "", FROM_COMMAND_LINE, f"{argument!r} is no list of values; use {key}=a,b,c"))
+    if not found:
+        raise ConfigError(Problem(key, argument.partition("=")[2], FROM_COMMAND_LINE, "names no value at all"))
+    if key in groups and key not in AXES and key != "sweep":
+        for value in found:
+            check_group(key, value, FROM_COMMAND_LINE, groups)
+    return found
+
+
+def _single(key: str, values: Sequence[Any]) -> Any:
+    if len(values) != 1:
+        text = ",".join(str(v) for v in values)
+        raise ConfigError(Problem(key, text, FROM_COMMAND_LINE, "takes one value"))
+    return values[0]
+
+
+def _require(key: str, value: Any, known: Sequence[str]) -> None:
+    if key == "sweep" and value is None:
+        return
+    if value not in known:
+        raise ConfigError(Problem(key, str(value), FROM_COMMAND_LINE, suggest(str(value), known, "available")))
+
+
+def _axis_value(key: str, value: Any, groups: Mapping[str, Sequence[str]]) -> Any:
+    return axis_value(key, value, FROM_COMMAND_LINE, groups)
+
+
+def axis_value(key: str, value: Any, origin: str, groups: Mapping[str, Sequence[str]]) -> Any:
+    """`value` in the type of its axis. Raises ConfigError naming where it came from."""
+    if key in GROUP_AXES:
+        check_group(key, value, origin, groups)
+        return value
+    if key == "seed":
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(Problem(key, str(value), origin, "must be a whole number, 0 or more"))
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(Problem(key, str(value), origin, "must be a number above 0 and at most 1"))
+    return float(value)

@@ -1,0 +1,199 @@
+"""Hydra composition: configuration groups, one composed and typed configuration per combination, readable errors.
+
+Hydra is imported when a Composer is made, never with this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from harness.config import CommandConfig
+from harness.errors import ConfigError, Problem, suggest
+from harness.schema import nearest_key
+
+CONFIG_MODULE = "sweeps"
+CONFIG_NAME = "config"
+GROUPS = ("sweep", "method", "env", "backbone", "scale", "analyzer", "launcher", "tracking")
+
+
+def package_files() -> dict[str, dict[str, str]]:
+    """Group -> file -> its first comment line, of the groups in the package. Needs no Hydra."""
+    found: dict[str, dict[str, str]] = {}
+    for group in GROUPS:
+        folder = resources.files(CONFIG_MODULE) / group
+        files = {e.name.removesuffix(".yaml"): e for e in folder.iterdir() if e.name.endswith(".yaml")}
+        found[group] = {name: _first_comment(files[name].read_text(encoding="utf-8")) for name in sorted(files)}
+    return found
+
+
+def _first_comment(text: str) -> str:
+    lines = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
+    return next((line for line in lines if not line.startswith("@package")), "")
+
+
+class Composer:
+    """Composes configurations; equal requests are composed once. Made by `composer()`."""
+
+    def __init__(self, loader: Any, hydra_overrides: Sequence[str]) -> None:
+        self._loader = loader
+        self._hydra = list(hydra_overrides)
+        self._composed: dict[tuple[str, ...], tuple[CommandConfig, dict[str, str]]] = {}
+        self._plain: dict[tuple[str, ...], bool] = {}
+        self._groups: dict[str, tuple[str, ...]] | None = None
+        self.compositions = 0  # how often Hydra really composed
+
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Group -> names of its files, those of the search path included."""
+        if self._groups is None:
+            self._groups = {
+                group: tuple(
+                    sorted(self._loader.get_group_options(group, config_name=CONFIG_NAME, overrides=self._hydra))
+                )
+                for group in GROUPS
+            }
+        return self._groups
+
+    def config(self, overrides: Sequence[str]) -> tuple[CommandConfig, dict[str, str]]:
+        """The typed configuration and the chosen file of each group. Raises ConfigError."""
+        key = tuple(overrides)
+        if key not in self._composed:
+            from omegaconf import OmegaConf, open_dict
+
+            node = self.compose(overrides)
+            known = node.hydra.runtime.choices
+            choices = {g: c for g, c in known.items() if g in GROUPS and isinstance(c, str)}
+            further = [g for g in known if g not in GROUPS and not g.startswith("hydra/")]
+            with open_dict(node):  # the node `hydra` is Hydra's own; everything else is the schema's
+                del node["hydra"]
+            with _translated():
+                config = OmegaConf.to_object(node)
+                text = str(OmegaConf.to_container(node, resolve=False))
+            if not isinstance(config, CommandConfig):
+                raise TypeError(f"sweeps/{CONFIG_NAME}.yaml must begin with `command_schema` in its defaults list")
+            self._plain[key] = "${" not in text and not further
+            self._composed[key] = (config, choices)
+        return self._composed[key]
+
+    def text(self, overrides: Sequence[str], part: str, resolve: bool) -> str:
+        """The composed configuration as YAML. part: job (without Hydra's own), hydra, or all. Raises ConfigError."""
+        from omegaconf import OmegaConf
+
+        node = self.compose(overrides)
+        keep = {"job": [k for k in node if k != "hydra"], "hydra": ["hydra"], "all": list(node)}[part]
+        shown: str = OmegaConf.to_yaml(OmegaConf.masked_copy(node, keep), resolve=resolve)
+        return shown
+
+    def is_plain(self, overrides: Sequence[str]) -> bool:
+        """Whether a composition (asked of `config` before) has neither interpolations nor groups besides GROUPS."""
+        return self._plain[tuple(overrides)]
+
+    def compose(self, overrides: Sequence[str]) -> Any:
+        """The composed OmegaConf node, with Hydra's own under `hydra`. Raises ConfigError."""
+        from hydra import compose
+
+        self.compositions += 1
+        with _translated():
+            return compose(CONFIG_NAME, [*self._hydra, *overrides], return_hydra_config=True)
+
+
+@contextmanager
+def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> Iterator[Composer]:
+    """A Composer over the package `sweeps` and one further place, if given.
+
+    config_dir: a folder with the same groups. searchpath: overrides `hydra.searchpath=...` as typed.
+    Raises ConfigError.
+    """
+    from hydra import initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+
+    register_schema()
+    overrides = list(searchpath)
+    if len(overrides) + (config_dir is not None) > 1:
+        fix = "give one search path only; several folders go into one hydra.searchpath=[file://A,file://B]"
+        raise ConfigError(Problem("hydra.searchpath", "", "command line", fix))
+    if config_dir is not None:
+        folder = Path(config_dir).resolve()
+        if not folder.is_dir():
+            raise ConfigError(Problem("--config-dir", str(config_dir), "command line", "is not a folder"))
+        overrides = [f"hydra.searchpath=['file://{folder}']"]
+    with initialize_config_module(config_module=CONFIG_MODULE, version_base="1.3"):
+        yield Composer(GlobalHydra.instance().config_loader(), overrides)
+
+
+def register_schema() -> None:
+    """Make `CommandConfig` known to Hydra as `command_schema`."""
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(name="command_schema", node=CommandConfig, provider="harness.config")
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn the errors of Hydra, OmegaConf and YAML into ConfigError."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(_problem(error)) from error
+
+
+def _problem(error: BaseException) -> Problem:
+    options = getattr(error, "options", None)
+    missing = getattr(error, "missing_cfg_file", None)
+    if options is not None and missing:
+        group, _, name = str(missing).rpartition("/")
+        return Problem(group, name, "", suggest(name, list(options), "available"))
+    text = "\n".join(str(e) for e in _chain(error))
+    full_key = _search(r"full_key: (\S+)", text)
+    file = _search(r"In '([^']+)'", text)
+    origin = f"sweeps/{file}.yaml" if file else ("command line" if "verrid" in text else "")
+    if _search(r"Key '([^']+)' (?:is )?not in", text) and full_key:
+        near = nearest_key(full_key)
+        return Problem(full_key, "", origin, "there is no such key" + (f"; did you mean {near}?" if near else ""))
+    match = re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text)
+    if match and full_key:
+        return Problem(full_key, match[1], origin, f"must be {_KINDS.get(match[2], match[2])}")
+    if match := re.search(r"Invalid (?:value|type) assigned: (.+)", text):
+        return Problem(full_key, "", origin, match[1].rstrip("."))
+    first = next((line for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
+    detail = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return Problem(full_key, "", origin, detail or first)
+
+
+_KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "text"}
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _search(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""
+
+
+def render(value: Any) -> str:
+    """A Python value as the value of a Hydra override."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{k}:{render(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(render(v) for v in value) + "]"
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"

@@ -1,0 +1,111 @@
+"""Which run is this? A hash over everything that can change its result, and nothing else.
+
+Identity fields of the configuration, the version of the method's maths, and the identity of every task panel the run
+touches go in. Names and labels do not: two rows that train alike are one run, whatever a table calls them (the
+planner refuses that within one sweep, and shares the run between sweeps).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from harness.config import RunConfig
+from harness.schema import keys, leaves, value
+
+FINGERPRINT_VERSION = 1
+
+Class = Literal["identity", "runtime"]
+
+_IDENTITY = """
+    method.name method.trains method.advantage.estimator method.advantage.std method.advantage.stats_over
+    method.advantage.pg_coef method.skill.source method.skill.router method.skill.max_step_skills
+    method.skill.max_failure_rate method.signal.clip method.signal.normalize method.schedule.kind method.schedule.start
+    method.schedule.stop method.schedule.length method.coef_episode method.coef_step method.rollout_skills_train
+    method.rollout_skills_eval
+    env.name env.engine env.world_seed env.train_per_type env.eval_per_type env.max_steps env.history env.prompt
+    env.response
+    backbone.kind backbone.path backbone.revision backbone.hidden backbone.layers backbone.heads backbone.intermediate
+    backbone.max_positions backbone.demos backbone.clone_tokens backbone.clone_seed backbone.dtype
+    training.steps training.tasks_per_step training.group_size training.context training.temperature
+    training.max_prompt_tokens training.max_response_tokens training.lr training.betas training.weight_decay
+    training.warmup_steps training.grad_clip training.mini_batches training.micro_batch_tokens training.clip_low
+    training.clip_high training.dual_clip training.kl_coef training.entropy_coef training.success_reward
+    training.invalid_penalty training.penalise
+    evaluation.panels evaluation.temperature evaluation.repeats evaluation.selection
+    analyzer.name engine protocol fraction fraction_of seed
+"""
+
+# Names and labels; where data and records lie (what the data are is in the panels' identity); how the work is spread.
+_RUNTIME = """
+    method.id method.label backbone.name scale
+    env.data env.cache
+    tracking.enabled tracking.uri tracking.experiment
+    launcher.name launcher.workers
+    runtime.out runtime.checkpoint_every runtime.keep_trajectories runtime.env_workers runtime.eval_batch
+    runtime.threads runtime.device runtime.log_level runtime.min_free_gb
+"""
+
+CLASSES: Mapping[str, Class] = {
+    **dict.fromkeys(_IDENTITY.split(), "identity"),
+    **dict.fromkeys(_RUNTIME.split(), "runtime"),
+}
+
+# An identity field added later -> the value that earlier runs had without saying so. While a run has that value the
+# field is left out of the hash, so that a new option does not disown the runs made before it.
+ADDED_LATER: Mapping[str, Any] = {}
+
+
+def _canonical(name: str, given: Any) -> Any:
+    """The one JSON spelling of a value: numbers of float fields are floats, NaN and infinity are refused."""
+    numeric = name in _float_fields()
+    if isinstance(given, (list, tuple)):
+        return [_number(name, item) if numeric else item for item in given]
+    return _number(name, given) if numeric else given
+
+
+@lru_cache(maxsize=1)
+def _float_fields() -> frozenset[str]:
+    return frozenset(name for name, key in keys(RunConfig).items() if "float" in str(key.type))
+
+
+def _number(name: str, given: Any) -> Any:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        return given
+    if not math.isfinite(given):
+        raise ValueError(f"{name}={given}: a run with a value that is not finite has no identity")
+    return float(given) + 0.0  # -0.0 becomes 0.0
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value of every identity field, in a fixed order and spelling."""
+    found: dict[str, Any] = {}
+    for name in leaves(RunConfig):
+        if CLASSES.get(name) != "runtime":  # a field that nobody classed counts as identity
+            found[name] = _canonical(name, value(config, name))
+    return {k: v for k, v in found.items() if k not in ADDED_LATER or v != ADDED_LATER[k]}
+
+
+def fingerprint(config: RunConfig, method_version: int, panels: Mapping[str, str]) -> str:
+    """16 hex digits naming the run.
+
+    method_version: of the method's maths. panels: panel name -> identity of its tasks, for each panel the run uses.
+    Raises ValueError for NaN and infinity.
+    """
+    payload = {
+        "version": FINGERPRINT_VERSION,
+        "config": identity(config),
+        "method": method_version,
+        "panels": dict(panels),
+    }
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (value in one, value in other) wherever two identities differ."""
+    return {k: (one.get(k), other.get(k)) for k in sorted({*one, *other}) if one.get(k) != other.get(k)}

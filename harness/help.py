@@ -1,0 +1,89 @@
+"""The text of `python -m harness --help`. Reads the configuration files of the package; needs no Hydra."""
+
+from __future__ import annotations
+
+import textwrap
+
+from harness.compose import package_files
+from harness.config import CommandConfig
+from harness.schema import keys, value
+
+_USAGE = """\
+usage: python -m harness [sweep=NAME] [KEY=VALUE ...] [do=run|plan|status|tables]
+
+Trains and evaluates agents, and makes tables of the results. The same command again is always safe: it does only what
+is missing, and two at the same time run each cell once.
+
+examples
+  python -m harness sweep=main_table                run what is missing of the main table, then print it
+  python -m harness sweep=main_table do=plan        the cells, their states and costs; starts nothing
+  python -m harness sweep=main_table do=status      how far each cell is
+  python -m harness sweep=main_table method=grpo seed=1     only these cells of the sweep
+  python -m harness sweep=main_table sweep.axes.seed=[0,1,2,3,4]     the sweep, with more seeds
+  python -m harness sweep=quick out=/tmp/try        one short cell per method, in a folder of its own
+  python -m harness method=opid env=alfworld backbone=tiny-s seed=3     one run
+  python -m harness method=grpo training.lr=1e-4,3e-4 seed=0,1      a small grid without a sweep
+"""
+
+_KEYS = """\
+keys
+  do                    run: run what is missing, print the table | plan: show it, start nothing | status | tables
+  fraction, seed        share of the training tasks in (0, 1]; of training and evaluation. Several values: seed=0,1,2
+  out                   folder for runs/ and results/ (short for runtime.out)
+  workers               runs at a time, 0 for one per core (short for launcher.workers)
+"""
+
+_FLAGS = """\
+flags
+  --cfg job             print the composed configuration and stop; with comments it is in the package `sweeps`
+  --config-dir DIR      a folder with configuration files of your own (DIR/method/mine.yaml -> method=mine)
+  --info                how Hydra composed it: defaults, search path, ...
+  -sc install=bash      shell completion for the command `harness`:  eval "$(harness -sc install=bash)"
+
+exit status
+  0 all cells complete   2 bad configuration, nothing started   3 cells failed or are missing   130 interrupted
+"""
+
+_WRAP = textwrap.TextWrapper(
+    width=116, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+)
+_SECTIONS = ("method", "env", "backbone", "training", "evaluation", "analyzer", "launcher", "tracking", "runtime")
+
+
+def help_text() -> str:
+    """Usage, examples, every group with its choices, every key with its default, flags and exit statuses."""
+    return "\n".join([_USAGE, _groups(), _KEYS + _all_keys(), _FLAGS]).rstrip()
+
+
+def _groups() -> str:
+    lines = ["groups (GROUP=CHOICE; see the files in the package `sweeps`)"]
+    for group, files in package_files().items():
+        width = max((len(name) for name in files), default=0)
+        for number, (name, comment) in enumerate(files.items()):
+            head = group if number == 0 else ""
+            lines.append(f"  {head:<10}{name.ljust(width)}  {comment}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _all_keys() -> str:
+    """Each section's keys with the defaults of the schema; files may say otherwise."""
+    defaults = CommandConfig()
+    lines = []
+    top = [k for k in keys() if "." not in k and k not in _SECTIONS and k not in ("sweep", "expected_seconds", "scale")]
+    for section in ("", *_SECTIONS):
+        prefix = f"{section}." if section else ""
+        names = top if not section else [k for k, key in keys().items() if k.startswith(prefix) and not key.branch]
+        shown = ", ".join(f"{name.removeprefix(prefix)}={_shown(value(defaults, name))}" for name in names)
+        text = f"{prefix}{{{shown}}}" if section else shown
+        lines.append(_WRAP.fill(text))
+    return "\n".join(lines) + "\n"
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, list):
+        return "[" + ",".join(str(item) for item in default) + "]"
+    return str(default)

@@ -1,0 +1,240 @@
+"""A sweep as data: rows x axes, minus exclusions, and the part of it that a command selects. Composes nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.commandline import AXES, CommandLine, as_override, axis_value, check_group, check_key
+from harness.compose import render
+from harness.config import SweepConfig
+from harness.errors import ConfigError, Problem, suggest
+from harness.schema import exists, nearest_key
+
+KINDS = ("method", "control", "baseline")
+GRID_AXES = ("env", "backbone", "fraction", "seed")
+SINGLE = "single"
+
+Groups = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table. overrides: key -> Hydra override of this row; axes: axis -> its values."""
+
+    id: str
+    method: str
+    label: str | None
+    kind: str
+    base: str | None
+    delta: tuple[str, ...]
+    overrides: Mapping[str, str]
+    axes: Mapping[str, tuple[Any, ...]]
+    variant: str = ""  # what the command line varied in this copy of the row
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Coordinates of one cell."""
+
+    row: str
+    method: str
+    env: str
+    backbone: str
+    fraction: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """name: folder of results; origin: where it is defined; points: every cell, rows in order; selected: those wanted;
+    changes: what the command line changed in every cell; common: key -> override that the sweep sets in every row."""
+
+    name: str
+    title: str
+    origin: str
+    rows: tuple[Row, ...]
+    points: tuple[Point, ...]
+    selected: frozenset[Point]
+    changes: tuple[str, ...] = ()
+    common: Mapping[str, str] = field(default_factory=dict)
+
+
+def expand(config: SweepConfig, file: str, command: CommandLine, groups: Groups) -> Sweep:
+    """The cells of sweep file `file`, and those that the command line selects. Raises ConfigError."""
+    origin = f"sweeps/sweep/{file}.yaml"
+    if not config.rows:
+        raise ConfigError(Problem("sweep.rows", "", origin, "a sweep needs at least one row"))
+    common = _overrides(config.set, "sweep.set", origin, groups)
+    rows = _cross(_rows(config, common, origin, groups), command.varied)
+    points = _exclude(list(_grid(rows)), config.exclude, origin)
+    selected = _select(points, command.axes, file)
+    name, title = config.name or file, config.title or file
+    return Sweep(name, title, origin, rows, tuple(points), selected, command.changes, common)
+
+
+def single(command: CommandLine, defaults: Mapping[str, str], fraction: float, seed: int) -> Sweep:
+    """Without `sweep=`: one row per method named, crossed with whatever axes were given several values.
+
+    defaults: group -> file chosen by sweeps/config.yaml.
+    """
+    given = {axis: command.axes.get(axis) for axis in AXES}
+    axes: dict[str, tuple[Any, ...]] = {
+        "env": given["env"] or (defaults["env"],),
+        "backbone": given["backbone"] or (defaults["backbone"],),
+        "fraction": given["fraction"] or (fraction,),
+        "seed": given["seed"] or (seed,),
+    }
+    methods = dict.fromkeys(given["method"] or (defaults["method"],))
+    rows = _cross(tuple(Row(m, m, None, "method", None, (), {}, axes) for m in methods), command.varied)
+    points = tuple(_grid(rows))
+    return Sweep(SINGLE, "Single run" if len(points) == 1 else "Runs", "command line", rows, points, frozenset(points))
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+def _rows(config: SweepConfig, common: Mapping[str, str], origin: str, groups: Groups) -> tuple[Row, ...]:
+    shared = {axis: getattr(config.axes, axis) for axis in GRID_AXES}
+    rows: list[Row] = []
+    for number, row in enumerate(config.rows):
+        where = f"sweep.rows[{number}]"
+        check_group("method", row.method, f"{origin}, {where}", groups)
+        if row.kind not in KINDS:
+            raise ConfigError(Problem(f"{where}.kind", row.kind, origin, suggest(row.kind, KINDS)))
+        for axis in row.axes:
+            if axis not in GRID_AXES:
+                raise ConfigError(Problem(f"{where}.axes.{axis}", "", origin, suggest(axis, GRID_AXES, "axes")))
+        for key in row.delta:
+            if not exists(key):
+                near = nearest_key(key)
+                fix = "there is no such key" + (f"; did you mean {near}?" if near else "")
+                raise ConfigError(Problem(f"{where}.delta", key, origin, fix))
+        axes = {axis: _axis(axis, row.axes.get(axis, shared[axis]), where, origin, groups) for axis in GRID_AXES}
+        overrides = {**common, **_overrides(row.set, f"{where}.set", origin, groups)}
+        identifier = row.id or row.method
+        rows.append(Row(identifier, row.method, row.label, row.kind, row.base, tuple(row.delta), overrides, axes))
+    _check_names(rows, origin)
+    return tuple(rows)
+
+
+def _check_names(rows: Sequence[Row], origin: str) -> None:
+    names = [row.id for row in rows]
+    for number, row in enumerate(rows):
+        where = f"sweep.rows[{number}]"
+        if names.count(row.id) > 1:
+            fix = "two rows have this name; give each an `id` of its own"
+            raise ConfigError(Problem(f"{where}.id", row.id, origin, fix))
+        if row.base is not None and (row.base not in names or row.base == row.id):
+            others = [n for n in names if n != row.id]
+            raise ConfigError(Problem(f"{where}.base", row.base, origin, suggest(row.base, others, "rows")))
+        if row.delta and row.base is None:
+            fix = "says what may differ from a base row, but the row has no `base`"
+            raise ConfigError(Problem(f"{where}.delta", ", ".join(row.delta), origin, fix))
+
+
+def _axis(axis: str, values: Any, where: str, origin: str, groups: Groups) -> tuple[Any, ...]:
+    listed = list(values) if isinstance(values, (list, tuple)) else [values]
+    if not listed:
+        raise ConfigError(Problem(f"sweep.axes.{axis}", "[]", origin, f"name at least one {axis}"))
+    typed = tuple(axis_value(axis, v, f"{origin}, {where}.axes.{axis}", groups) for v in listed)
+    if len(set(typed)) != len(typed):
+        raise ConfigError(Problem(f"sweep.axes.{axis}", str(listed), origin, "names a value twice"))
+    return typed
+
+
+def _overrides(settings: Mapping[str, Any], where: str, origin: str, groups: Groups) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        if key in AXES or key in ("do", "sweep"):
+            fix = "is an axis of the table; put it under `axes` or make it a row"
+            raise ConfigError(Problem(f"{where}.{key}", str(value), origin, fix))
+        check_key(key, str(value), f"{origin}, {where}", groups)
+        check_group(key, value, f"{origin}, {where}", groups)
+        found[key] = as_override(key, render(value), groups)
+    return found
+
+
+def _cross(rows: tuple[Row, ...], varied: Mapping[str, tuple[str, ...]]) -> tuple[Row, ...]:
+    """Every row with every combination of values that the command line gave to keys that are no axis."""
+    if not varied:
+        return rows
+    found: list[Row] = []
+    for row in rows:
+        for combination in itertools.product(*varied.values()):
+            suffix = ",".join(text.lstrip("+") for text in combination)
+            overrides = {**row.overrides, **dict(zip(varied, combination, strict=True))}
+            base = None if row.base is None else f"{row.base}/{suffix}"
+            name = f"{row.id}/{suffix}"
+            found.append(replace(row, id=name, base=base, overrides=overrides, variant=suffix))
+    return tuple(found)
+
+
+# -------------------------------------------------------------------------------------------------------------- cells
+def _grid(rows: Iterable[Row]) -> Iterator[Point]:
+    for row in rows:
+        for values in itertools.product(*(row.axes[axis] for axis in GRID_AXES)):
+            yield Point(row.id, row.method, *values)
+
+
+def _exclude(points: list[Point], entries: Sequence[Mapping[str, Any]], origin: str) -> list[Point]:
+    fields = ("row", *AXES)
+    kept = points
+    for number, entry in enumerate(entries):
+        where = f"sweep.exclude[{number}]"
+        for key in entry:
+            if key not in fields:
+                raise ConfigError(Problem(f"{where}.{key}", "", origin, suggest(key, fields, "fields")))
+        if not entry:
+            raise ConfigError(Problem(where, "{}", origin, "names nothing; it would leave out every cell"))
+        if not any(_matches(point, entry) for point in points):
+            text = ", ".join(f"{k}: {v}" for k, v in entry.items())
+            fix = "matches no cell of this sweep; correct it or drop it"
+            raise ConfigError(Problem(where, f"{{{text}}}", origin, fix))
+        kept = [point for point in kept if not _matches(point, entry)]
+    if not kept:
+        raise ConfigError(Problem("sweep.exclude", "", origin, "leaves out every cell of the sweep"))
+    return kept
+
+
+def _matches(point: Point, entry: Mapping[str, Any]) -> bool:
+    return all(
+        getattr(point, key) in (list(value) if isinstance(value, (list, tuple)) else [value])
+        for key, value in entry.items()
+    )
+
+
+def _select(points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file: str) -> frozenset[Point]:
+    """The cells whose coordinates are all among those wanted; `method` also finds rows by their name."""
+    for axis, values in wanted.items():
+        present = dict.fromkeys(c for point in points for c in _coordinates(point, axis))
+        for value in values:
+            if value not in present:
+                raise ConfigError(_not_in_sweep(axis, value, list(present), file))
+    return frozenset(
+        point
+        for point in points
+        if all(any(c in values for c in _coordinates(point, axis)) for axis, values in wanted.items())
+    ) or _nothing(wanted, file)
+
+
+def _coordinates(point: Point, axis: str) -> tuple[Any, ...]:
+    if axis != "method":
+        return (getattr(point, axis),)
+    return (point.method, point.row, point.row.partition("/")[0])
+
+
+def _not_in_sweep(axis: str, value: Any, present: Sequence[Any], file: str) -> Problem:
+    listed = ", ".join(str(v) for v in present)
+    alone = f"to run it by itself leave `sweep=` away: {axis}={value}"
+    if axis == "method":
+        fix = f"is no row of sweep {file} ({listed}); add it to sweeps/sweep/{file}.yaml, or {alone}"
+    else:
+        wider = ",".join(str(v) for v in (*present, value))
+        fix = f"is not in sweep {file} ({listed}); widen it with sweep.axes.{axis}=[{wider}], or {alone}"
+    return Problem(axis, str(value), "command line", fix)
+
+
+def _nothing(wanted: Mapping[str, tuple[Any, ...]], file: str) -> frozenset[Point]:
+    text = " ".join(f"{axis}={','.join(str(v) for v in values)}" for axis, values in wanted.items())
+    raise ConfigError(Problem("", "", "command line", f"{text} selects no cell of sweep {file}"))

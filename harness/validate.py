@@ -1,0 +1,216 @@
+"""Values that make sense: ranges, names, and combinations, checked for every cell before anything starts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import registry
+from harness.config import RunConfig
+from harness.errors import Problem, suggest
+from harness.schema import leaves, value
+
+Origin = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from low to high. above: low itself is refused; below: high itself is refused."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def holds(self, number: float) -> bool:
+        low = number > self.low if self.above else number >= self.low
+        return low and (number < self.high if self.below else number <= self.high) and math.isfinite(number)
+
+    def __str__(self) -> str:
+        low = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
+        if math.isinf(self.high):
+            return f"must be {low}"
+        return f"must be {low} and {'below' if self.below else 'at most'} {self.high:g}"
+
+
+COUNT, NATURAL, POSITIVE, WEIGHT = Range(1), Range(0), Range(0, above=True), Range(0)
+
+RANGES: Mapping[str, Range] = {
+    "fraction": Range(0, 1, above=True),
+    "seed": Range(0, 2**31 - 1),
+    "training.steps": COUNT,
+    "training.tasks_per_step": COUNT,
+    "training.group_size": COUNT,
+    "training.temperature": POSITIVE,
+    "training.max_prompt_tokens": COUNT,
+    "training.max_response_tokens": COUNT,
+    "training.lr": POSITIVE,
+    "training.betas": Range(0, 1, below=True),
+    "training.weight_decay": WEIGHT,
+    "training.warmup_steps": NATURAL,
+    "training.grad_clip": POSITIVE,
+    "training.mini_batches": COUNT,
+    "training.micro_batch_tokens": COUNT,
+    "training.clip_low": Range(0, 1, above=True),
+    "training.clip_high": POSITIVE,
+    "training.dual_clip": Range(1, above=True),
+    "training.kl_coef": WEIGHT,
+    "training.entropy_coef": WEIGHT,
+    "training.success_reward": POSITIVE,
+    "training.invalid_penalty": WEIGHT,
+    "evaluation.temperature": Range(0),
+    "evaluation.repeats": COUNT,
+    "env.world_seed": NATURAL,
+    "env.train_per_type": COUNT,
+    "env.eval_per_type": COUNT,
+    "env.max_steps": COUNT,
+    "env.history": NATURAL,
+    "backbone.hidden": COUNT,
+    "backbone.layers": COUNT,
+    "backbone.heads": COUNT,
+    "backbone.intermediate": COUNT,
+    "backbone.max_positions": COUNT,
+    "backbone.demos": COUNT,
+    "backbone.clone_tokens": COUNT,
+    "backbone.clone_seed": NATURAL,
+    "runtime.checkpoint_every": COUNT,
+    "runtime.keep_trajectories": NATURAL,
+    "runtime.env_workers": NATURAL,
+    "runtime.eval_batch": COUNT,
+    "runtime.threads": COUNT,
+    "runtime.min_free_gb": NATURAL,
+    "launcher.workers": NATURAL,
+}
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "engine": tuple(registry.ENGINES),
+    "launcher.name": registry.LAUNCHERS,
+    "protocol": ("fair",),
+    "fraction_of": ("tasks", "steps"),
+    "training.context": registry.CONTEXTS,
+    "training.penalise": ("format", "inadmissible"),
+    "evaluation.selection": ("last",),
+    "env.engine": ("textworld", "native"),
+    "env.prompt": ("compact", "full"),
+    "env.response": ("bare", "tagged"),
+    "backbone.kind": ("embedded", "hub"),
+    "backbone.dtype": ("float32", "bfloat16"),
+    "runtime.log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
+}
+
+_DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
+
+
+def problems(config: RunConfig, origin: Origin) -> list[Problem]:
+    """Everything wrong with one cell's configuration, single values before combinations.
+
+    origin: dotted key -> where its value came from.
+    """
+    found = list(_values(config, origin))
+    return found if found else list(_combinations(config, origin))
+
+
+def _values(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    for key in leaves(RunConfig):
+        given = value(config, key)
+        allowed = RANGES.get(key)
+        for item in given if isinstance(given, list) else [given]:
+            if isinstance(item, float) and not math.isfinite(item):
+                yield Problem(key, str(given), origin(key), "must be a finite number")
+            elif allowed is not None and item is not None and not allowed.holds(item):
+                yield Problem(key, str(given), origin(key), str(allowed))
+        if key in NAMES and given not in NAMES[key]:
+            yield Problem(key, str(given), origin(key), suggest(str(given), NAMES[key], "available"))
+    if not _DEVICE.fullmatch(config.runtime.device):
+        yield Problem("runtime.device", config.runtime.device, origin("runtime.device"), "must be cpu, cuda or cuda:N")
+    if len(config.training.betas) != 2:
+        yield Problem("training.betas", str(config.training.betas), origin("training.betas"), "must be two numbers")
+
+
+def _combinations(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    yield from _training(config, origin)
+    yield from _backbone(config, origin)
+    yield from _environment(config, origin)
+    yield from _method(config, origin)
+
+
+def _training(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    training, method = config.training, config.method
+    if not method.trains:
+        return
+    if method.advantage.estimator == "grpo" and training.group_size < 2:
+        fix = f"must be at least 2: row {method.id!r} compares the rollouts of one task (advantage.estimator=grpo)"
+        yield Problem("training.group_size", str(training.group_size), origin("training.group_size"), fix)
+    episodes = training.tasks_per_step * training.group_size
+    if training.mini_batches > episodes:
+        fix = f"cannot be more than the {episodes} episodes of a step (tasks_per_step x group_size)"
+        yield Problem("training.mini_batches", str(training.mini_batches), origin("training.mini_batches"), fix)
+
+
+def _backbone(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    backbone, training = config.backbone, config.training
+    if backbone.kind == "hub":
+        if not backbone.path:
+            fix = "needs a transformers folder or a hub id, because backbone.kind=hub"
+            yield Problem("backbone.path", "null", origin("backbone.path"), fix)
+        return
+    if backbone.hidden % (2 * backbone.heads):
+        fix = f"backbone.hidden={backbone.hidden} must be an even multiple of it"
+        yield Problem("backbone.heads", str(backbone.heads), origin("backbone.heads"), fix)
+    longest = training.max_prompt_tokens + training.max_response_tokens
+    if longest > backbone.max_positions:
+        fix = (
+            f"with training.max_response_tokens={training.max_response_tokens} makes {longest} tokens, more than "
+            f"backbone.max_positions={backbone.max_positions}"
+        )
+        yield Problem(
+            "training.max_prompt_tokens", str(training.max_prompt_tokens), origin("training.max_prompt_tokens"), fix
+        )
+
+
+def _environment(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    try:
+        spec = registry.env_spec(config.env.name)
+    except ValueError as error:
+        yield Problem("env.name", config.env.name, origin("env.name"), str(error))
+        return
+    panels = config.evaluation.panels
+    if not panels or len(set(panels)) != len(panels):
+        fix = f"must name at least one panel, each once; env={spec.name} has {', '.join(spec.panels)}"
+        yield Problem("evaluation.panels", str(panels), origin("evaluation.panels"), fix)
+    for panel in panels:
+        if panel not in spec.panels:
+            fix = suggest(panel, spec.panels, f"panels of env={spec.name}")
+            yield Problem("evaluation.panels", panel, origin("evaluation.panels"), fix)
+    if config.env.data is not None and not Path(config.env.data).is_dir():
+        fix = "is not a folder; env.data=null plays generated games"
+        yield Problem("env.data", config.env.data, origin("env.data"), fix)
+
+
+def _method(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    from methods import registry as methods
+
+    try:
+        methods.validate(config.method)
+    except ValueError as error:
+        yield Problem("", "", "", str(error))
+        return
+    if config.method.skill.source == "own_trajectory" and (wrong := registry.known_analyzer(config.analyzer.name)):
+        yield Problem("analyzer.name", config.analyzer.name, origin("analyzer.name"), wrong)
+        return
+    try:
+        missing = registry.missing_capabilities(config)
+    except ValueError:
+        return  # the unknown environment is reported already
+    for capability, holder in missing:
+        fix = f"row {config.method.id!r} needs the capability {capability}, which {holder} does not offer"
+        yield Problem(f"method={config.method.id}", "", "", fix)
+
+
+def describe(given: Any) -> str:
+    """A value as it is shown in a difference."""
+    return "null" if given is None else str(given)
