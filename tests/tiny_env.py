@@ -117,7 +117,7 @@ def hindsight(
 ) -> tuple[str, dict[int, str]]:
     words = task.removeprefix("say ").rstrip(".").split(" then ")
     critical = [k for k, (_, action, effect) in enumerate(transcript) if not effect or action not in words]
-    return instruction(words), {k: f"say {words[0]}." for k in critical[:most]}
+    return instruction(words), dict.fromkeys(critical[:most], f"say {words[0]}.")
 
 
 def library(config: EnvConfig) -> Callable[[Task], str]:

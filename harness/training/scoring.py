@@ -64,7 +64,7 @@ class Scorer:
             flat = marked_logprobs(
                 self.network, [ids[i] for i in chosen], marked, self.chat.pad_id, self.temperature
             ).logprobs.cpu()
-            for i, part in zip(chosen, flat.split([len(p) for p in marked]), strict=True):
+            for i, part in zip(chosen, torch.split(flat, [len(p) for p in marked]), strict=True):
                 scores[i] = part
         return scores
 
@@ -188,6 +188,6 @@ def _checked(request: TeacherRequest, trajectories: Sequence[Trajectory]) -> Tra
         )
     if request.step_skill is not None and len(request.steps) != 1:
         raise ValueError(
-            f"teacher request ({request.channel}) with a step skill must have exactly one step, not {list(request.steps)}"
+            f"teacher request ({request.channel}) with a step skill is for one step, not for {list(request.steps)}"
         )
     return trajectory

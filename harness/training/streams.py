@@ -15,7 +15,7 @@ Key = tuple[int | str, ...]
 
 
 def stream(*key: int | str) -> np.random.Generator:
-    """The generator of `key`: Philox4x64 (Salmon et al. 2011), keyed with 128 bits of SHA-256 over the JSON of the key."""
+    """The generator of `key`: Philox4x64 (Salmon et al. 2011) under 128 bits of SHA-256 over the JSON of the key."""
     digest = hashlib.sha256(json.dumps(key, ensure_ascii=True).encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 

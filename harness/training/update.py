@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -158,4 +159,4 @@ def mini_batches(rows: int, parts: int, seed: int, step: int) -> list[list[int]]
     order = stream(seed, "mini-batches", step).permutation(rows).tolist()
     parts = min(parts, rows)
     bounds = [rows * k // parts for k in range(parts + 1)]
-    return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
