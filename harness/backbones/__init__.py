@@ -1,0 +1,177 @@
+"""Policies to start from: small embedded models that the project makes itself, or any causal LM of the hub.
+
+`ensure` makes an embedded backbone once, whoever asks first, and returns its folder; `load` gives model and tokenizer.
+A folder is an ordinary transformers folder (config, safetensors, tokenizer with chat template) plus `recipe.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from envs import registry
+from envs.interface import EnvConfig, EnvSpec
+from harness.config import BackboneConfig
+from harness.locks import file_lock
+
+# Raised whenever the same recipe would give other weights.
+WARMSTART_VERSION = 1
+RECIPE = "recipe.json"
+Progress = Callable[[str, int, int], None]  # what, done, total
+
+
+class BackboneError(RuntimeError):
+    """A backbone cannot be made or loaded; the message says which and how to go on."""
+
+    failure_class = "config"
+
+
+def cache_folder() -> Path:
+    """`$HARNESS_CACHE`, or `~/.cache/agentic-rl-harness`."""
+    return Path(os.environ.get("HARNESS_CACHE") or Path.home() / ".cache" / "agentic-rl-harness")
+
+
+def recipe(backbone: BackboneConfig, env: EnvConfig) -> dict[str, Any]:
+    """Everything that decides an embedded backbone's weights. Cheap: nothing is imported but the environment's spec."""
+    spec = _embedded_spec(backbone, env)
+    assert spec.lexicon is not None
+    return {
+        "warmstart_version": WARMSTART_VERSION,
+        "env": spec.name,
+        "demonstrations_version": spec.metadata["demonstrations_version"],
+        "lexicon": hashlib.sha256(repr(spec.lexicon(env)).encode()).hexdigest()[:16],
+        "hidden": backbone.hidden,
+        "layers": backbone.layers,
+        "heads": backbone.heads,
+        "intermediate": backbone.intermediate,
+        "max_positions": backbone.max_positions,
+        "demos": backbone.demos,
+        "clone_tokens": backbone.clone_tokens,
+        "clone_seed": backbone.clone_seed,
+    }
+
+
+def recipe_hash(backbone: BackboneConfig, env: EnvConfig) -> str:
+    """16 hex digits over the recipe."""
+    text = json.dumps(recipe(backbone, env), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def identity(backbone: BackboneConfig, env: EnvConfig) -> str:
+    """What a fingerprint needs to know about the initial policy: its recipe, or where a hub model comes from."""
+    if backbone.kind == "embedded":
+        return recipe_hash(backbone, env)
+    return f"hub:{backbone.path}@{backbone.revision}"
+
+
+def find(backbone: BackboneConfig, env: EnvConfig) -> Path | None:
+    """The folder of a backbone that is already there: shipped with the project, or made before."""
+    key = recipe_hash(backbone, env)
+    shipped = Path(str(resources.files("harness.backbones").joinpath("embedded", backbone.name)))
+    if (shipped / RECIPE).is_file() and json.loads((shipped / RECIPE).read_text())["hash"] == key:
+        return shipped
+    made = cache_folder() / "backbones" / f"{backbone.name}-{key}"
+    return made if (made / RECIPE).is_file() else None
+
+
+def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None = None) -> Path:
+    """Folder (or hub id as a Path) to load from; makes an embedded backbone if it is missing.
+
+    Several processes may ask at once: one makes it, the others wait. Raises BackboneError.
+    """
+    if backbone.kind == "hub":
+        if not backbone.path:
+            raise BackboneError(f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder or id")
+        return Path(backbone.path)
+    found = find(backbone, env)
+    if found is not None:
+        return found
+    folder = cache_folder() / "backbones"
+    target = folder / f"{backbone.name}-{recipe_hash(backbone, env)}"
+    with file_lock(folder / f".{target.name}.lock"):
+        if not (target / RECIPE).is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
+            try:
+                build(backbone, env, scratch, progress)
+                if target.exists():  # a folder without a recipe is nothing that `ensure` made
+                    shutil.rmtree(target)
+                scratch.rename(target)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def build(
+    backbone: BackboneConfig,
+    env: EnvConfig,
+    folder: Path,
+    progress: Progress | None = None,
+    stop_after: int | None = None,
+) -> list[tuple[int, float]]:
+    """Makes an embedded backbone in `folder`; returns the loss curve [(tokens seen, smoothed loss)].
+
+    stop_after: end after so many tokens, on the same path as the whole run; no recipe is written then.
+    """
+    from harness.backbones.tokenizer import build_tokenizer
+    from harness.backbones.warmstart import Demonstrations, build_model, clone
+
+    spec = _embedded_spec(backbone, env)
+    assert spec.lexicon is not None and spec.demonstrations is not None
+    tokenizer = build_tokenizer(spec.lexicon(env))
+    model = build_model(backbone, len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
+    demonstrations = Demonstrations(spec.demonstrations(env), tokenizer, backbone.clone_seed, backbone.demos)
+    curve: list[tuple[int, float]] = []
+
+    def record(seen: int, loss: float) -> None:
+        curve.append((seen, loss))
+        if progress:
+            progress(f"cloning {backbone.name}", min(seen, backbone.clone_tokens), backbone.clone_tokens)
+
+    clone(model, tokenizer, demonstrations, backbone.clone_tokens, backbone.clone_seed, record, stop_after)
+    if stop_after is None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        thinned = [[seen, round(loss, 4)] for seen, loss in curve[:: max(1, len(curve) // 50)]]
+        content = {"hash": recipe_hash(backbone, env), "recipe": recipe(backbone, env), "loss_curve": thinned}
+        (folder / RECIPE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return curve
+
+
+def load(backbone: BackboneConfig, env: EnvConfig) -> tuple[Any, Any]:
+    """(model, tokenizer) of transformers, in float precision `backbone.dtype`, from `ensure`d files."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = str(ensure(backbone, env))
+    dtype = getattr(torch, backbone.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise BackboneError(f"backbone.dtype={backbone.dtype!r} is no torch dtype; use float32 or bfloat16")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, revision=backbone.revision or "main", dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=backbone.revision or "main")
+    except OSError as error:
+        raise BackboneError(
+            f"backbone {backbone.name!r} cannot be loaded from {source!r}: {error}. Download the snapshot first and set "
+            "backbone.path to its folder"
+        ) from error
+    return model, tokenizer
+
+
+def _embedded_spec(backbone: BackboneConfig, env: EnvConfig) -> EnvSpec:
+    if backbone.kind != "embedded":
+        raise BackboneError(f"backbone.kind={backbone.kind!r} is not embedded (backbone.name={backbone.name!r})")
+    spec = registry.get(env.name)
+    if spec.lexicon is None or spec.demonstrations is None:
+        raise BackboneError(
+            f"env.name={env.name!r} offers no lexicon and demonstrations, which an embedded backbone is made from; "
+            "use a backbone with backbone.kind=hub"
+        )
+    return spec
