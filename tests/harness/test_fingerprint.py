@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from harness import fingerprint as module
+from harness.config import RunConfig
+from harness.fingerprint import ADDED_LATER, CLASSES, differences, fingerprint, identity
+from harness.schema import leaves, value
+
+PANELS = {"train": "a", "seen": "b", "unseen": "c"}
+
+
+def changed(config: RunConfig, name: str) -> RunConfig:
+    """A copy with another value at a dotted key."""
+    head, _, rest = name.partition(".")
+    if rest:
+        return dataclasses.replace(config, **{head: changed(getattr(config, head), rest)})  # type: ignore[type-var]
+    return dataclasses.replace(config, **{name: another(getattr(config, name))})
+
+
+def another(given: Any) -> Any:
+    if isinstance(given, bool):
+        return not given
+    if isinstance(given, (int, float)):
+        return given + 1
+    if isinstance(given, list):
+        return [*given, given[0]]
+    return f"{given}x"
+
+
+def test_every_field_is_classed() -> None:
+    """Class each new field of RunConfig in harness.fingerprint: `identity` if it can change a result, else `runtime`."""
+    assert set(CLASSES) == set(leaves(RunConfig))
+
+
+def test_an_unclassed_field_counts_as_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity(RunConfig())
+    classes = {k: v for k, v in CLASSES.items() if k != "runtime.log_level"}
+    monkeypatch.setattr(module, "CLASSES", classes)
+    assert set(identity(RunConfig())) - set(before) == {"runtime.log_level"}
+
+
+@pytest.mark.parametrize("name", leaves(RunConfig))
+def test_identity_fields_change_the_fingerprint_and_runtime_fields_do_not(name: str) -> None:
+    config = RunConfig()
+    other = changed(config, name)
+    assert value(other, name) != value(config, name)
+    same = fingerprint(config, 1, PANELS) == fingerprint(other, 1, PANELS)
+    assert same == (CLASSES[name] == "runtime")
+
+
+def test_golden_value() -> None:
+    """If this fails, every earlier run is disowned: raise FINGERPRINT_VERSION and say so in the changelog, or class a
+    new field in ADDED_LATER."""
+    assert fingerprint(RunConfig(), 1, PANELS) == "8b588fb141fd0412"
+
+
+def test_method_version_panels_and_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {fingerprint(RunConfig(), 1, PANELS), fingerprint(RunConfig(), 2, PANELS)}
+    names.add(fingerprint(RunConfig(), 1, {**PANELS, "seen": "other"}))
+    names.add(fingerprint(RunConfig(), 1, {"seen": "b", "unseen": "c"}))
+    monkeypatch.setattr(module, "FINGERPRINT_VERSION", module.FINGERPRINT_VERSION + 1)
+    names.add(fingerprint(RunConfig(), 1, PANELS))
+    assert len(names) == 5
+    assert all(len(n) == 16 and set(n) <= set("0123456789abcdef") for n in names)
+
+
+def test_numbers_are_spelt_in_one_way() -> None:
+    def name(**fields: Any) -> str:
+        return fingerprint(dataclasses.replace(RunConfig(), **fields), 1, PANELS)
+
+    assert name(fraction=1) == name(fraction=1.0)
+    training = RunConfig().training
+    minus_zero = dataclasses.replace(training, kl_coef=-0.0)
+    assert name(training=minus_zero) == name()
+    betas = dataclasses.replace(training, betas=[0, 0.99])
+    assert name(training=betas) == name(training=dataclasses.replace(training, betas=[0.0, 0.99]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_have_no_identity(bad: float) -> None:
+    with pytest.raises(ValueError, match="fraction"):
+        fingerprint(dataclasses.replace(RunConfig(), fraction=bad), 1, PANELS)
+
+
+def test_a_field_added_later_keeps_earlier_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(ADDED_LATER) <= {k for k, v in CLASSES.items() if v == "identity"}
+    monkeypatch.setattr(module, "ADDED_LATER", {"training.kl_coef": 0.0})
+    assert "training.kl_coef" not in identity(RunConfig())
+    assert "training.kl_coef" in identity(changed(RunConfig(), "training.kl_coef"))
+
+
+def test_differences_name_both_values() -> None:
+    ours, theirs = identity(changed(RunConfig(), "seed")), identity(RunConfig())
+    assert differences(theirs, ours) == {"seed": (0, 1)}

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.commandline import CommandLine, parse
+from harness.config import AxesConfig, RowConfig, SweepConfig
+from harness.errors import ConfigError
+from harness.sweep import Sweep, expand, single
+
+GROUPS = {
+    "sweep": ("t",),
+    "method": ("grpo", "opid", "vanilla"),
+    "env": ("alfworld", "webshop"),
+    "backbone": ("tiny-s", "tiny-m"),
+    "scale": ("local", "test"),
+}
+
+
+def sweep(command: CommandLine | None = None, **fields: Any) -> Sweep:
+    fields.setdefault("rows", [RowConfig(method="vanilla", kind="baseline"), RowConfig(method="grpo")])
+    fields.setdefault("axes", AxesConfig(env=["alfworld"], backbone=["tiny-s"], fraction=[1.0], seed=[0, 1]))
+    return expand(SweepConfig(**fields), "t", command or CommandLine(sweep="t"), GROUPS)
+
+
+def problem_of(command: CommandLine | None = None, **fields: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        sweep(command, **fields)
+    return str(caught.value)
+
+
+def test_rows_are_crossed_with_axes_in_order() -> None:
+    made = sweep()
+    assert [(p.row, p.seed) for p in made.points] == [("vanilla", 0), ("vanilla", 1), ("grpo", 0), ("grpo", 1)]
+    assert made.selected == frozenset(made.points)
+    assert (made.name, made.title) == ("t", "t")
+
+
+def test_a_row_may_have_axes_settings_and_a_name_of_its_own() -> None:
+    rows = [
+        RowConfig(method="grpo"),
+        RowConfig(method="grpo", id="half", label="GRPO, half", axes={"fraction": [0.5], "seed": 1}),
+        RowConfig(method="grpo", id="long", set={"training.steps": 80}, base="grpo", delta=["training.steps"]),
+    ]
+    made = sweep(rows=rows, set={"scale": "test"})
+    assert [(p.row, p.fraction, p.seed) for p in made.points if p.row == "half"] == [("half", 0.5, 1)]
+    assert made.rows[2].overrides == {"scale": "scale='test'", "training.steps": "training.steps=80"}
+    assert made.common == {"scale": "scale='test'"}
+
+
+def test_exclusions_leave_cells_out() -> None:
+    made = sweep(exclude=[{"row": "grpo", "seed": 1}, {"method": ["vanilla"], "seed": [0, 1]}])
+    assert [(p.row, p.seed) for p in made.points] == [("grpo", 0)]
+
+
+def test_axes_on_the_command_line_select() -> None:
+    made = sweep(parse(["sweep=t", "method=grpo", "seed=1"], GROUPS))
+    assert [(p.row, p.seed) for p in made.selected] == [("grpo", 1)]
+    assert len(made.points) == 4
+
+
+def test_method_also_finds_rows_by_name() -> None:
+    rows = [RowConfig(method="grpo"), RowConfig(method="grpo", id="opid", set={"training.steps": 2})]
+    made = sweep(parse(["sweep=t", "method=opid"], GROUPS), rows=rows)
+    assert {p.row for p in made.selected} == {"opid"}
+
+
+def test_other_keys_with_several_values_multiply_rows() -> None:
+    rows = [RowConfig(method="grpo"), RowConfig(method="opid", base="grpo", delta=["method"])]
+    made = sweep(parse(["sweep=t", "training.lr=1,2"], GROUPS), rows=rows)
+    assert [row.id for row in made.rows][2:] == ["opid/training.lr=1", "opid/training.lr=2"]
+    assert made.rows[3].base == "grpo/training.lr=2"
+    assert made.rows[3].overrides == {"training.lr": "training.lr=2"}
+    assert len(made.points) == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rows": []}, "at least one row"),
+        ({"rows": [RowConfig(method="gpro")]}, "sweep.rows[0]): did you mean 'grpo'?"),
+        ({"rows": [RowConfig(method="grpo", kind="contrl")]}, "did you mean 'control'?"),
+        ({"rows": [RowConfig(method="grpo"), RowConfig(method="grpo")]}, "two rows have this name"),
+        ({"rows": [RowConfig(method="grpo", base="opd")]}, "sweep.rows[0].base=opd"),
+        ({"rows": [RowConfig(method="grpo", base="grpo")]}, "sweep.rows[0].base=grpo"),
+        ({"rows": [RowConfig(method="grpo", delta=["seed"])]}, "has no `base`"),
+        ({"rows": [RowConfig(method="grpo", delta=["method.skil"])]}, "did you mean method.skill?"),
+        ({"rows": [RowConfig(method="grpo", axes={"sed": [1]})]}, "did you mean 'seed'?"),
+        ({"rows": [RowConfig(method="grpo", axes={"seed": []})]}, "at least one seed"),
+        ({"rows": [RowConfig(method="grpo", axes={"seed": [1, 1]})]}, "a value twice"),
+        ({"rows": [RowConfig(method="grpo", axes={"env": ["alfwrld"]})]}, "did you mean 'alfworld'?"),
+        ({"rows": [RowConfig(method="grpo", set={"training.lrr": 1})]}, "did you mean training.lr?"),
+        ({"set": {"seed": 1}}, "put it under `axes`"),
+        ({"set": {"scale": "tst"}}, "did you mean 'test'?"),
+        ({"exclude": [{"row": "opid"}]}, "sweep.exclude[0]={row: opid} (sweeps/sweep/t.yaml): matches no cell"),
+        ({"exclude": [{"seed": 0}, {"seed": 7}]}, "sweep.exclude[1]"),
+        ({"exclude": [{"sed": 0}]}, "did you mean 'seed'?"),
+        ({"exclude": [{}]}, "names nothing"),
+        ({"exclude": [{"seed": [0, 1]}]}, "leaves out every cell"),
+    ],
+)
+def test_mistakes_in_a_sweep_are_named(fields: dict[str, Any], said: str) -> None:
+    problem = problem_of(**fields)
+    assert said in problem and "sweeps/sweep/t.yaml" in problem, problem
+
+
+def test_an_exclusion_may_overlap_another() -> None:
+    assert len(sweep(exclude=[{"seed": 0}, {"row": "grpo", "seed": 0}]).points) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["seed=7"], "seed=7 (command line): is not in sweep t (0, 1); widen it with sweep.axes.seed=[0,1,7]"),
+        (["method=opid"], "is no row of sweep t (vanilla, grpo)"),
+        (["backbone=tiny-m"], "is not in sweep t (tiny-s)"),
+        (["fraction=0.5"], "is not in sweep t (1.0)"),
+    ],
+)
+def test_selecting_what_is_not_there_is_an_error(arguments: list[str], said: str) -> None:
+    assert said in problem_of(parse(["sweep=t", *arguments], GROUPS))
+
+
+def test_selecting_nothing_is_an_error() -> None:
+    command = parse(["sweep=t", "method=grpo", "seed=1"], GROUPS)
+    assert "selects no cell" in problem_of(command, exclude=[{"row": "grpo", "seed": 1}])
+
+
+def test_a_command_without_sweep_is_one_cell_or_a_small_grid() -> None:
+    defaults = {"method": "grpo", "env": "alfworld", "backbone": "tiny-s"}
+    one = single(parse(["method=opid", "seed=3"], GROUPS), defaults, 1.0, 0)
+    assert [(p.row, p.env, p.backbone, p.fraction, p.seed) for p in one.points] == [
+        ("opid", "alfworld", "tiny-s", 1.0, 3)
+    ]
+    assert one.name == "single"
+    grid = single(parse(["method=opid,grpo", "seed=0,1", "training.lr=1,2"], GROUPS), defaults, 1.0, 0)
+    assert len(grid.points) == 8
