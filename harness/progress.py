@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from harness.files import RecordError
 from harness.record import RunDirectory
@@ -139,20 +140,20 @@ class Progress:
         self._tasks: dict[str, TaskID] = {}
         self._reported: dict[str, str] = {}
         self._next_report = 0.0
-        self._begin = time.monotonic()
+        self._since = time.time()
 
     def label(self, fingerprint: str) -> str:
         return self.labels.get(fingerprint, fingerprint)
 
     def __enter__(self) -> Progress:
-        self._begin = time.monotonic()
+        self._since = time.time()
         if self._live:
             self._bars = Bars(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[count]}"),
                 TextColumn("{task.fields[detail]}"),
-                TimeElapsedColumn(),
+                _Elapsed(),
                 console=self.console,
                 transient=True,
                 refresh_per_second=4,
@@ -194,7 +195,7 @@ class Progress:
     def _report(self, cells: Sequence[CellView]) -> None:
         counts = {status: sum(cell.status == status for cell in cells) for status in (*FINAL, ACTIVE, ELSEWHERE)}
         told = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "nothing started"
-        self.message(f"[{time.monotonic() - self._begin:5.0f} s] {len(cells)} cells: {told}")
+        self.message(f"[{time.time() - self._since:5.0f} s] {len(cells)} cells: {told}")
         for cell in cells:
             if cell.status in (ACTIVE, ELSEWHERE):
                 self.message(f"  {describe(cell)}")
@@ -209,22 +210,30 @@ class Progress:
                 if self._overall is not None:
                     bars.remove_task(self._overall)
                     self._overall = None
-                self._tasks[fingerprint] = bars.add_task(escape(cell.label), total=1.0, count="", detail="")
-            bars.update(self._tasks[fingerprint], completed=cell.done, count=_count(cell), detail=_detail(cell))
+                self._tasks[fingerprint] = bars.add_task(escape(cell.label), total=1.0, **_columns(cell))
+            bars.update(self._tasks[fingerprint], completed=cell.done, **_columns(cell))
         ended = sum(cell.final for cell in cells)
         share = sum(cell.done for cell in cells)
+        overall: dict[str, Any] = {"count": f"{ended}/{len(cells)}", "detail": "", "since": self._since}
         if self._overall is None:
-            self._overall = bars.add_task(
-                "[bold]all cells[/bold]", total=float(max(1, len(cells))), count="", detail=""
-            )
-        bars.update(self._overall, completed=share, count=f"{ended}/{len(cells)}", detail="")
+            self._overall = bars.add_task("[bold]all cells[/bold]", total=float(max(1, len(cells))), **overall)
+        bars.update(self._overall, completed=share, **overall)
 
 
-def _count(cell: CellView) -> str:
-    return f"{cell.step}/{cell.planned}" if cell.planned else ""
+class _Elapsed(ProgressColumn):
+    """Time since `since` (unix seconds): of an attempt, whenever this display began to look."""
+
+    def render(self, task: Task) -> Text:
+        since = task.fields.get("since")
+        seconds = 0 if since is None else max(0, int(time.time() - since))
+        return Text(f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}", style="progress.elapsed")
 
 
-def _detail(cell: CellView) -> str:
+def _columns(cell: CellView) -> dict[str, Any]:
     success = f"success {cell.success:.2f}  " if cell.success is not None else ""
     where = f"  ({cell.note})" if cell.note else ""
-    return escape(f"{success}{cell.phase}{where}")
+    return {
+        "count": f"{cell.step}/{cell.planned}" if cell.planned else "",
+        "detail": escape(f"{success}{cell.phase}{where}"),
+        "since": cell.started,
+    }
