@@ -238,6 +238,25 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
     return found
 
 
+@dataclass(frozen=True)
+class Measurements:
+    """What success and difference cells are made from, worked out once.
+
+    refusals: see `refusal`; found: usable evaluations by (line, place); places, planned (seeds): of each line
+    """
+
+    refusals: Mapping[tuple[int, str], Status]
+    found: Mapping[tuple[int, str], Evaluation]
+    places: Mapping[int, tuple[str, ...]]
+    planned: Mapping[int, int]
+
+    @classmethod
+    def of(cls, records: Records) -> Measurements:
+        refusals = refusal(records)
+        planned = {int(line): int(n) for line, n in records.cells["line"].value_counts().items()}  # type: ignore[call-overload]
+        return cls(refusals, evaluations(records, refusals), places(records), planned)
+
+
 def places(records: Records) -> dict[int, tuple[str, ...]]:
     """Line -> its places. A line of which nothing is known yet gets the plain places of the sweep, to stay visible."""
     known: dict[int, set[str]] = {line: set() for line in range(len(records.lines))}
@@ -253,25 +272,18 @@ def places(records: Records) -> dict[int, tuple[str, ...]]:
     return {line: tuple(sorted(found or plain)) for line, found in known.items()}
 
 
-def success_cells(records: Records) -> Iterator[Cell]:
+def success_cells(records: Records, measurements: Measurements) -> Iterator[Cell]:
     """Per line and place: success by task type, micro, macro, mean episode length and invalid share."""
-    refusals = refusal(records)
-    found = evaluations(records, refusals)
-    planned = records.cells.groupby("line")["seed"].size()
+    m = measurements
     by_place: dict[tuple[str, str], set[str]] = {}
-    for (line, place), evaluation in found.items():
+    for (line, place), evaluation in m.found.items():
         by_place.setdefault((records.lines[line].env, place), set()).update(evaluation.types)
-    for line, its_places in places(records).items():
+    for line, its_places in m.places.items():
+        here = records.lines[line]
         for place in its_places:
-            types = ordered_types(sorted(by_place.get((records.lines[line].env, place), set())))
-            yield from _line_at_place(
-                records.lines[line],
-                place,
-                types,
-                found.get((line, place)),
-                refused(refusals, line, place),
-                int(planned[line]),
-            )
+            types = ordered_types(sorted(by_place.get((here.env, place), set())))
+            status = refused(m.refusals, line, place)
+            yield from _line_at_place(here, place, types, m.found.get((line, place)), status, m.planned[line])
 
 
 def _line_at_place(

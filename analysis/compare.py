@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Evaluation, Metric, Status, evaluations, measured, places, refusal, refused
+from analysis.cells import ALL, Cell, Evaluation, Measurements, Metric, Status, measured, refused
 from analysis.checks import IN_WORDS, PROTOCOL
 from analysis.collect import Line, Records
 
@@ -21,24 +21,22 @@ def reference_line(lines: Sequence[Line], of: Line, row: str) -> int | None:
     return next((i for i, line in enumerate(lines) if line.row == row and line.setting == of.setting), None)
 
 
-def difference_cells(records: Records, row: str) -> list[Cell]:
+def difference_cells(records: Records, measurements: Measurements, row: str) -> list[Cell]:
     """Micro and macro differences of every line and place to `row` (same setting, panel, seeds and tasks).
 
     A line evaluated with skills in its prompt, where the reference was evaluated without only, is set against that,
     with a note, and is never called significant: its prompt differs too. p values are adjusted by Holm over one
     family per metric: all lines and places of the sweep.
     """
-    refusals = refusal(records)
-    found = evaluations(records, refusals)
-    planned = records.cells.groupby("line")["seed"].size()
+    found = measurements.found
     cells: list[Cell] = []
-    for line, its_places in places(records).items():
+    for line, its_places in measurements.places.items():
         here = records.lines[line]
         if here.row == row:
             continue
         other = reference_line(records.lines, here, row)
         for place in its_places:
-            status = refused(refusals, line, place)
+            status = refused(measurements.refusals, line, place)
             for metric in (Metric.DIFFERENCE_MICRO, Metric.DIFFERENCE_MACRO):
                 mine, theirs, note = found.get((line, place)), None, ""
                 if other is not None:
@@ -56,7 +54,7 @@ def difference_cells(records: Records, row: str) -> list[Cell]:
                     unit="points",
                     interval=None,
                     status=nothing,
-                    n_planned=int(planned[line]),
+                    n_planned=measurements.planned[line],
                     reference=row,
                     note=why,
                 )

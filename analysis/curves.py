@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Metric, Status, measured, refused
+from analysis.cells import ALL, Cell, Metric, Status, measured, refusal, refused
 from analysis.collect import Line, Records, grouped
 from analysis.compare import paired, reference_line, with_holm
 

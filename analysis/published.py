@@ -149,5 +149,5 @@ def _cell(
 def why_not_comparable(scale: str) -> str:
     """Why no difference to a published number is printed."""
     if scale == "paper":
-        return "other rules: the paper drew 128 games with replacement and names no seeds; here each game of the panel once"
+        return "other rules: the paper drew 128 games with replacement, seeds unnamed; here each game of the panel once"
     return "other scale: tiny model, generated games"

@@ -1,0 +1,94 @@
+"""What a table must say in words: what its scale is worth, and how every number in it is defined."""
+
+from __future__ import annotations
+
+from analysis import stats
+from analysis.blocks import Tables, number
+from analysis.curves import WINDOW, budgets, curves
+
+SCALES = {
+    "local": (
+        "scale=local measures the pipeline and the methods' mechanics with a tiny model on small panels; its numbers "
+        "are not comparable with paper numbers."
+    ),
+    "test": (
+        "scale=test takes a few steps on a handful of games to see that everything works; its numbers mean nothing."
+    ),
+    "device": (
+        "scale=device trains a small model on one accelerator; its numbers are not comparable with paper numbers."
+    ),
+    "paper": "scale=paper follows the papers' sizes; see the notes for where the evaluation rules differ.",
+}
+
+
+def scale_note(scale: str) -> str:
+    return SCALES.get(scale, f"scale={scale} is not one of the papers' settings; not comparable with paper numbers.")
+
+
+def notes(tables: Tables) -> tuple[str, ...]:
+    """Numbered notes; the captions of blocks.py refer to numbers 3, 4 and 11."""
+    reference, untrained = tables.label_of(tables.reference), tables.label_of(tables.untrained)
+    return (
+        "Seeds: complete runs behind the number / runs planned. A run that failed, stopped or has not started is in no "
+        "number and is listed under its state; nothing planned is left out. `mixed`: the runs of the row are not "
+        "replicates of one experiment; `invalid`: an evaluation contradicts itself. Both take the place of the number, "
+        "and the warnings say why.",
+        "Intervals: mean over training seeds with the 95 % t interval over seeds (n − 1 degrees of freedom); for "
+        "success, clipped to 0–100. ᵉ: evaluation-only. With one seed, or with seeds that all gave the same value, the "
+        "interval is Wilson's over the tasks of the panel (for macro with their effective number); it says nothing "
+        "about another training seed. A ± in the terminal is the distance to the farther end of the same interval, "
+        "never a standard deviation.",
+        f"Bold ▲ (better) and ▼ (worse): the paired difference to {reference} on the same seeds and tasks has a 95 % t "
+        "interval over seeds and a bootstrap interval that both exclude zero. Nothing else is bold. Areas under "
+        "learning curves have no tasks to resample: there the t interval alone decides. Rows with another prompt than "
+        f"{reference}'s are never marked.",
+        _attainable(tables),
+        "Micro: mean of success over the tasks of the panel. Macro: unweighted mean over task types of their mean "
+        "success. Every task is played the same number of times; excluded episodes (infrastructure failures) are in "
+        "neither and are listed with the bounds that they leave.",
+        f"Bootstrap: {stats.RESAMPLES} resamples of seeds, then of tasks within their type, the same tasks for all "
+        "seeds; percentiles. p (t): paired t test over seeds; p (Holm): adjusted over all rows and panels of the "
+        "table, micro and macro as families of their own; p exact: all sign assignments of the seeds' differences.",
+        _areas(tables),
+        f"First and last: mean of training success over the first and the last {WINDOW} steps of a run (they overlap "
+        f"in runs of fewer than {2 * WINDOW} steps). Training rollouts are sampled at the training temperature on "
+        "training tasks and are no evaluation; what training changed on a panel is the paired difference to "
+        f"{untrained}.",
+        "Cost: process CPU seconds of training steps, without start-up and evaluation. Sampling, environment, teacher "
+        "(scoring under skill prompts), analyzer (writing skills) and update are parts of the total.",
+        "Prompt: whether skills stand in the evaluation prompt, layout of the context, prompt and response format, and "
+        "sampling temperature of the evaluation. Selection: which checkpoint was evaluated; `last`: that of the last "
+        "planned step. No checkpoint is chosen on an evaluation panel. Panel: first 8 digits of the panel's hash.",
+        "Published numbers are quoted from the table named; `imported`: the paper's row equals, cell by cell, a row of "
+        "the earlier paper named. The papers' column Avg mixes two definitions: it is the macro mean in some rows and "
+        "the episode mean (micro) in others. Each printed average stands under the definition that fits its own row, "
+        "and ‡ marks the other one, derived from the printed cells and never published. Seeds and intervals were not "
+        "published.",
+        "Status: `measured here` comes from the records of this sweep; `smaller scale` when its scale is not the "
+        "papers'; `quoted` and `imported` are numbers of other people.",
+    )
+
+
+def _attainable(tables: Tables) -> str:
+    counts = sorted({n for n in tables.complete.values() if n})
+    if not counts:
+        return "No run is complete, so no test was made."
+    n = counts[-1]
+    paired, split = stats.smallest_sign_flip_p(n), stats.smallest_permutation_p(n, n)
+    verdict = "can reach 0.05" if paired <= 0.05 else "cannot reach 0.05"
+    start = "no permutation test over seeds can reach 0.05: " if min(paired, split) > 0.05 else ""
+    return (
+        f"With {n} {'seed' if n == 1 else 'seeds'}, {start}the smallest attainable two-sided p is {paired:.3g} when "
+        f"seeds are paired (sign flips, which {verdict}) and {split:.3g} for {n} against {n} unpaired seeds."
+    )
+
+
+def _areas(tables: Tables) -> str:
+    found = curves(tables.records)
+    limits = [f"{b.steps} steps and {number(b.cpu, 's')} CPU seconds" for b in budgets(tables.records, found).values()]
+    told = f" Here: {'; '.join(dict.fromkeys(limits))}." if limits else ""
+    return (
+        "Area under the learning curve: mean training success over equally many steps (the fewest of any complete "
+        "run), and over equal CPU time (the least of any complete run), where each step weighs as much as the CPU time "
+        f"it took and the curve is cut off, never extended.{told}"
+    )
