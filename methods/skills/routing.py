@@ -67,16 +67,16 @@ def exchange_skills(
     """Give each analysed trajectory the skills of a trajectory of another task; returns (analyses, without a donor).
 
     A control: same amount of text and of scoring, wrong content. The donor is drawn among the analysed trajectories of
-    other task groups (and other tasks), by a generator that depends only on (seed, step, trajectory index). A
+    other tasks (thus of other task groups), by a generator that depends only on (seed, step, trajectory index). A
     trajectory keeps the positions of its own critical steps; their texts are the donor's step skills in order,
     repeated if there are too few. If that donor has none, another donor gives them; if no donor has any, those steps
     get the donor's episode skill. A trajectory without any donor gets None.
-    Raises ValueError if the whole batch is one task group.
+    Raises ValueError if the whole batch is about one task.
     """
-    if len({t.group for t in trajectories}) == 1 and any(a is not None for a in analyses.values()):
+    if len({t.task_id for t in trajectories}) == 1 and any(a is not None for a in analyses.values()):
         raise ValueError(
             "method.skill.router=random needs trajectories of at least two tasks in a step, this step has one; "
-            "raise training.tasks_per_step"
+            "raise training.tasks_per_step (or the number of training tasks)"
         )
     exchanged: dict[int, Analysis | None] = {}
     missing = 0
@@ -88,7 +88,7 @@ def exchange_skills(
         donors = [
             other
             for t in trajectories
-            if t.group != trajectory.group and t.task_id != trajectory.task_id
+            if t.task_id != trajectory.task_id
             if (other := analyses.get(t.index)) is not None
         ]
         if not donors:

@@ -166,9 +166,13 @@ def test_padding_and_junk_do_not_matter(layout: str, normalize: bool) -> None:
 
 def test_scores_outside_the_response_mask_are_ignored() -> None:
     batch = make_batch(12)
-    everywhere = {c: torch.ones_like(m) for c, m in batch.teacher_mask.items()}
-    result = advantages(opid_config(), replace(batch, teacher_mask=everywhere))
-    assert not result[~batch.response_mask].any()
+    outside = ~batch.response_mask
+    wide = {c: m | outside for c, m in batch.teacher_mask.items()}
+    loud = {c: torch.where(outside, 3.0, v) for c, v in batch.teacher.items()}
+    for normalize in (False, True):
+        config = opid_config(normalize=normalize)
+        result = advantages(config, replace(batch, teacher=loud, teacher_mask=wide))
+        assert torch.equal(result, advantages(config, batch))
 
 
 # ------------------------------------------------------------------------------------------- clipping, normalising
@@ -184,6 +188,15 @@ def test_normalised_signal_has_mean_zero_and_deviation_one() -> None:
     batch = make_batch(14)
     values = skill_advantage(batch, "episode", SignalConfig(normalize=True))[batch.teacher_mask["episode"]]
     assert abs(values.mean().item()) < 1e-5 and values.std(unbiased=False).item() == pytest.approx(1, abs=1e-4)
+
+
+def test_a_nearly_constant_shift_is_only_centred() -> None:
+    """Dividing by a deviation below 1e-6 would blow rounding up into a signal."""
+    batch = make_batch(14)
+    mask = batch.teacher_mask["episode"]
+    tiny = torch.where(mask, 2e-7 * torch.randn(mask.shape, generator=torch.Generator().manual_seed(0)), 0.0)
+    quiet = replace(batch, old_logprobs=torch.zeros_like(batch.old_logprobs), teacher={"episode": tiny})
+    assert 0 < skill_advantage(quiet, "episode", SignalConfig(normalize=True)).abs().max() < 1e-6
 
 
 def test_scores_that_are_not_finite_are_refused() -> None:
@@ -245,6 +258,11 @@ def test_random_router_uses_other_skills_and_counts_missing_donors() -> None:
     method = registry.build(opid_config("random"), context())
     assert method.after_rollout(1, played)["without_donor"] == 0
     requests = method.teacher_requests(1, played)
+    drawn = {tuple(r.episode_skill for r in requests)}
+    for step in range(2, 6):
+        method.after_rollout(step, played)
+        drawn.add(tuple(r.episode_skill for r in method.teacher_requests(step, played)))
+    assert len(drawn) > 1  # another step, other donors
     plain = registry.build(opid_config(), context())
     plain.after_rollout(1, played)
     same = plain.teacher_requests(1, played)

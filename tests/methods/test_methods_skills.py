@@ -224,8 +224,8 @@ RECORDED_DRAW = ["E5", "E2", "E5", "E5", "E1", "E0"]
 def test_random_skills_when_texts_are_few_or_none() -> None:
     played = trajectories(groups=3, size=1)
     own = Analysis("E0", {0: "a", 1: "b", 2: "c"})
-    few, _ = exchange_skills(played[:2], {0: own, 1: Analysis("E1", {2: "x"})}, 0, 1)
-    assert few[0] == Analysis("E1", {0: "x", 1: "x", 2: "x"})
+    few, _ = exchange_skills(played[:2], {0: own, 1: Analysis("E1", {2: "y", 1: "x"})}, 0, 1)
+    assert few[0] == Analysis("E1", {0: "x", 1: "y", 2: "x"})
     # the drawn donor may have none: then any other that has some; nobody has any: no step skills
     for step in range(1, 9):
         some, _ = exchange_skills(played, {0: own, 1: Analysis("E1", {}), 2: Analysis("E2", {0: "y"})}, 0, step)
@@ -238,7 +238,8 @@ def test_random_skills_without_donor() -> None:
     played = trajectories(groups=2, size=1)
     exchanged, missing = exchange_skills(played, {0: Analysis("E0", {}), 1: None}, 0, 1)
     assert exchanged == {0: None, 1: None} and missing == 1
-    twins = [trajectory(0, 0, task_id="same"), trajectory(1, 1, task_id="same")]
-    assert exchange_skills(twins, {0: Analysis("E0", {}), 1: Analysis("E1", {})}, 0, 1)[1] == 2
+    # the same task drawn twice is no other task
+    twins = [trajectory(0, 0, task_id="same"), trajectory(1, 1, task_id="same"), trajectory(2, 2)]
+    assert exchange_skills(twins, {0: Analysis("E0", {}), 1: Analysis("E1", {}), 2: None}, 0, 1)[1] == 2
     with pytest.raises(ValueError, match="at least two tasks"):
         exchange_skills(trajectories(groups=1), {0: Analysis("E0", {}), 1: Analysis("E1", {})}, 0, 1)
