@@ -209,7 +209,6 @@ def test_scores_that_are_not_finite_are_refused() -> None:
 # -------------------------------------------------------------------------------------------------- hooks of the loop
 def test_requests_follow_the_analysis() -> None:
     played = trajectories(groups=2, size=1, steps=3)
-    method = registry.build(opid_config(), context([Analysis("go", {1: "now"}), None], total_steps=5))
     method = registry.build(
         opid_config(max_failure_rate=0.5), context([Analysis("go", {1: "now"}), None], total_steps=5)
     )
@@ -220,6 +219,15 @@ def test_requests_follow_the_analysis() -> None:
         (r.channel, r.trajectory, r.steps, r.episode_skill, r.step_skill) for r in method.teacher_requests(1, played)
     ]
     assert found == [("episode", 0, (0, 2), "go", None), ("step", 0, (1,), None, "now")]
+
+
+def test_a_skill_without_weight_is_not_scored() -> None:
+    """As in the released code, critical_first without a step weight uses the episode skill everywhere."""
+    played = trajectories(groups=2, size=1, steps=3)
+    for episode, step, expected in ((0.1, 0.0, {("episode", (0, 1, 2))}), (0.0, 0.1, {("step", (1,))})):
+        method = registry.build(opid_config(episode=episode, step=step), context())
+        method.after_rollout(1, played)
+        assert {(r.channel, r.steps) for r in method.teacher_requests(1, played)} == expected
 
 
 def test_broken_and_empty_trajectories_are_not_analysed() -> None:
