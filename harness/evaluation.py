@@ -24,8 +24,6 @@ from harness.states import Interrupted
 from harness.training.rollout import EpisodeRequest, Sampler
 from methods.interface import Trajectory
 
-SKILLS = ("off", "on")
-
 # One row per evaluated episode. Units: length in environment steps, malformed and inadmissible in steps, tokens.
 SCHEMA = pa.schema(
     [

@@ -32,4 +32,18 @@ def prepare(config: RunConfig, progress: Callable[[str], None] = lambda text: No
             progress(f"tasks: {config.env.name} {name}")
             spec.load_panel(config.env, name)
         progress(f"backbone: {config.backbone.name}")
-        return backbones.ensure(config.backbone, config.env)
+        return backbones.ensure(config.backbone, config.env, _percent(progress))
+
+
+def _percent(progress: Callable[[str], None]) -> Callable[[str, int, int], None]:
+    """Reports of (what, done, total), told onwards once per percent."""
+    last = -1
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last
+        percent = 100 * done // max(total, 1)
+        if percent != last:
+            last = percent
+            progress(f"{what}: {percent} %")
+
+    return report

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from envs import registry as environments
 from envs.interface import EnvSpec, Panel, Prompter, Task
@@ -20,9 +21,9 @@ from envs.panels import assert_disjoint, subset
 from envs.pool import EnvPool, OrderedPool
 from harness import backbones
 from harness.config import RunConfig
-from harness.evaluation import SKILLS, EpisodeFile, counts, play_panel, records
-from harness.record import RunDirectory, planned_steps
-from harness.states import COMPLETE, Interrupted
+from harness.evaluation import EpisodeFile, counts, play_panel, records
+from harness.record import RunDirectory, declared_evaluations, planned_steps
+from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.training import checkpoint, trajectories
 from harness.training.chat import ChatFormat
 from harness.training.loop import Library, Trainer, rollout_settings
@@ -44,6 +45,7 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     exception means that the run failed.
     """
     config = run.load_config()
+    run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
     _deterministic(config.runtime.threads)
     with _parts(config) as parts:
         session = _Session(run, config, parts, should_stop)
@@ -75,6 +77,7 @@ def _parts(config: RunConfig) -> Iterator[_Parts]:
         assert_disjoint(train, *panels)
         if config.fraction_of == "tasks":
             train = subset(config.env.name, train, config.fraction)
+    disable_progress_bar()  # of loading weights: it would end up in the run's log
     model, tokenizer = backbones.load(config.backbone, config.env)
     pool = OrderedPool(EnvPool(spec.make, config.env, config.runtime.env_workers))
     with contextlib.closing(pool):
@@ -92,11 +95,6 @@ def _parts(config: RunConfig) -> Iterator[_Parts]:
 
 def _library(config: RunConfig, spec: EnvSpec) -> Library | None:
     """Skill texts for the policy's own prompt, if this run uses any."""
-    unknown = sorted(set(config.method.rollout_skills_eval) - set(SKILLS))
-    if unknown or not config.method.rollout_skills_eval:
-        raise ValueError(
-            f"method.rollout_skills_eval={config.method.rollout_skills_eval} must name some of {', '.join(SKILLS)}"
-        )
     if not config.method.rollout_skills_train and "on" not in config.method.rollout_skills_eval:
         return None
     if spec.library is None:
@@ -111,7 +109,8 @@ def _deterministic(threads: int) -> None:
     """Same numbers for the same run: one set of kernels, a fixed number of threads."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid that costs time, no determinism
+    # A debugging aid that comes with it: costs time, decides nothing.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 class _Session:
