@@ -25,8 +25,9 @@ STEP_HINT = 0.35  # share of steps with a step skill where step skills are carri
 NAIVE = 0.9  # un-hinted clean, heat and cool demonstrations whose expert skips the device
 LUCKY = 0.3  # experts that know where things are
 NOISE = 0.08  # un-hinted: share of random admissible commands, shown but not imitated
-MISTAKE = 0.03  # share of commands that have no effect, shown but not imitated
+MISTAKE = 0.06  # share of commands that have no effect, shown but not imitated
 MAX_STEPS = 30
+DEMONSTRATIONS_VERSION = 1  # raised whenever (seed, index) would give another demonstration
 
 
 def demonstration(seed: int, index: int) -> Demonstration:

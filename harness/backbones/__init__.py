@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from envs import registry
+from envs.cache import cache_root, file_lock
 from envs.interface import EnvConfig, EnvSpec
 from harness.config import BackboneConfig
-from harness.locks import file_lock
 
 # Raised whenever the same recipe would give other weights.
 WARMSTART_VERSION = 1
@@ -31,11 +30,6 @@ class BackboneError(RuntimeError):
     """A backbone cannot be made or loaded; the message says which and how to go on."""
 
     failure_class = "config"
-
-
-def cache_folder() -> Path:
-    """`$HARNESS_CACHE`, or `~/.cache/agentic-rl-harness`."""
-    return Path(os.environ.get("HARNESS_CACHE") or Path.home() / ".cache" / "agentic-rl-harness")
 
 
 def recipe(backbone: BackboneConfig, env: EnvConfig) -> dict[str, Any]:
@@ -77,7 +71,7 @@ def find(backbone: BackboneConfig, env: EnvConfig) -> Path | None:
     shipped = Path(str(resources.files("harness.backbones").joinpath("embedded", backbone.name)))
     if (shipped / RECIPE).is_file() and json.loads((shipped / RECIPE).read_text())["hash"] == key:
         return shipped
-    made = cache_folder() / "backbones" / f"{backbone.name}-{key}"
+    made = cache_root(env) / "backbones" / f"{backbone.name}-{key}"
     return made if (made / RECIPE).is_file() else None
 
 
@@ -93,7 +87,7 @@ def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None =
     found = find(backbone, env)
     if found is not None:
         return found
-    folder = cache_folder() / "backbones"
+    folder = cache_root(env) / "backbones"
     target = folder / f"{backbone.name}-{recipe_hash(backbone, env)}"
     with file_lock(folder / f".{target.name}.lock"):
         if not (target / RECIPE).is_file():
