@@ -95,7 +95,8 @@ def _phase(entry: Mapping[str, Any], before: str) -> str:
     if name == "attempt_started":
         return "starting"
     if name == "evaluation_started":
-        return f"evaluating {data.get('panel', '')}".rstrip()
+        place = "/".join(str(data[key]) for key in ("panel", "skills") if key in data)
+        return f"evaluating {place}".rstrip()
     if name == "evaluation_finished":
         return "training"
     return before

@@ -36,9 +36,9 @@ def journal(*words: object) -> None:
 
 
 def evaluate(run: RunDirectory, requested: int = 4, graded: int = 4) -> None:
-    run.spool.event("evaluation_started", panel="seen/off", requested=requested)
+    run.spool.event("evaluation_started", panel="seen", skills="off", requested=requested)
     counts = {"requested": requested, "graded": graded, "excluded": 0}
-    run.spool.event("evaluation_finished", panel="seen/off", **counts)
+    run.spool.event("evaluation_finished", panel="seen", skills="off", **counts)
     run.write_state(evaluations={"seen/off": counts})
 
 

@@ -318,7 +318,7 @@ def test_a_look_at_a_cell(root: Path) -> None:
     assert (view.step, view.planned, view.phase) == (2, 4, "training")
     assert view.success is not None and view.success != view.success
     run.spool.metrics(4, {"train/success": 0.5})
-    run.spool.event("evaluation_started", panel="seen/off")
+    run.spool.event("evaluation_started", panel="seen", skills="off")
     view = look(run, "GRPO", "active")
     assert (view.phase, view.success, view.done) == ("evaluating seen/off", 0.5, 0.8)
     assert "GRPO: evaluating seen/off, step 4/4, success 0.50" in describe(view)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import pytest
 from fake_cells import evaluate, make_config, make_run
@@ -321,7 +323,7 @@ def test_long_parameters_become_artifacts(root: Path, uri: str) -> None:
     assert sync([run], uri, SWEEP).problem is None
     (there,) = parents(uri)
     assert there.data.params["evaluation.panels"] == "too long: see artifact params/evaluation.panels.txt"
-    path = Path(client(uri).download_artifacts(there.info.run_id, "params/evaluation.panels.txt"))
+    path = Path(url2pathname(urlparse(there.info.artifact_uri).path)) / "params" / "evaluation.panels.txt"
     assert path.read_text() == str(config.evaluation.panels)
     assert 1000 < len(there.data.tags["harness.error"]) <= 5000
 
@@ -446,10 +448,10 @@ def test_several_processes_on_a_new_store_make_it_once(root: Path, tmp_path: Pat
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     arguments = ([run.path for run in runs], fresh, results)
-    processes = [context.Process(target=_sync, args=arguments) for _ in range(3)]
+    processes = [context.Process(target=_sync, args=arguments) for _ in range(2)]
     for process in processes:
         process.start()
-    assert [results.get(timeout=240) for _ in processes] == [None] * 3
+    assert [results.get(timeout=240) for _ in processes] == [None] * 2
     for process in processes:
         process.join(60)
     assert len(parents(fresh)) == 3
