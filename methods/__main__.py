@@ -8,8 +8,8 @@ from methods import registry
 
 HEAD = """# Methods
 
-Written by `python -m methods > docs/methods.md`; a test compares. Where paper and released code differ, both are told, and
-what is done here. The maths are in the modules' docstrings.
+Written by `python -m methods > docs/methods.md`; a test compares. Where paper and released code differ, both are
+told, and what is done here. The maths are in the modules' docstrings.
 """
 
 
@@ -24,7 +24,9 @@ def render() -> str:
         parts.append(f"## `{name}`\n\n{summary}\n\nVersion {spec.version}; needs {needs}; {teacher}. {spec.paper}\n")
         if spec.deviations:
             rows = [f"| {d.topic} | {d.paper} | {d.code} | {d.ours} | {d.source} |" for d in spec.deviations]
-            parts.append("\n".join(["| topic | paper | released code | here | source |", "|---|---|---|---|---|", *rows]) + "\n")
+            parts.append(
+                "\n".join(["| topic | paper | released code | here | source |", "|---|---|---|---|---|", *rows]) + "\n"
+            )
     return "\n".join(parts)
 
 

@@ -1,8 +1,8 @@
 """Scripted episodes to clone from: honest search, mistakes to recover from, and gaps that skills fill.
 
-Every demonstration plays in a world of its own (train rooms and train specifications only), so that no placement can be
-memorised. Without a skill in the prompt most experts are naive about cleaning, heating and cooling: a policy cloned from
-them lacks exactly what a skill can tell it. With a skill the expert is complete.
+Every demonstration plays in a world of its own (train rooms and train specifications only), so that no placement can
+be memorised. Without a skill in the prompt most experts are naive about cleaning, heating and cooling: a policy cloned
+from them lacks exactly what a skill can tell it. With a skill the expert is complete.
 """
 
 from __future__ import annotations

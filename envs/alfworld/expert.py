@@ -95,14 +95,17 @@ class Expert:
     def _fetch(self, seen: Tracker) -> Decision | None:
         aim = self.aim
         known = sorted(
-            o for o, r in seen.where.items() if kind(o) == aim.object and (kind(r) != aim.target or self._unready(seen, o))
+            o
+            for o, r in seen.where.items()
+            if kind(o) == aim.object and (kind(r) != aim.target or self._unready(seen, o))
         )
         near = [o for o in known if seen.where[o] in seen.here]
         if known:
             thing = (near or known)[0]
             place = seen.where[thing]
             return self._approach(seen, place, True, contents=False) or Decision(f"take {thing} from {place}", True)
-        return self._search(seen, frozenset(r for r, held in _CAN_HOLD.items() if aim.object in held and r != aim.target))
+        places = frozenset(r for r, held in _CAN_HOLD.items() if aim.object in held and r != aim.target)
+        return self._search(seen, places)
 
     def _unready(self, seen: Tracker, thing: str) -> bool:
         """Already in place, but not yet cleaned, heated or cooled."""
@@ -142,7 +145,8 @@ def walkthrough(world: World) -> list[str]:
     seen = Tracker()
     seen.begin(game.reset())
     reveal(seen, game)
-    expert, commands = Expert(aim, random.Random(0)), []
+    expert = Expert(aim, random.Random(0))
+    commands: list[str] = []
     while not game.won() and len(commands) < 50:
         decision = expert.decide(seen)
         if decision is None:

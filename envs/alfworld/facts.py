@@ -1,8 +1,8 @@
 """Facts about the 120 AI2-THOR rooms and about what can hold, heat, cool or clean what.
 
-The table `data/facts.json` holds facts only (receptacle ids and poses, object types per room, containment and affordance
-relations, goal kinds per room kind). It is derived from the `alfworld` package by `python -m envs.alfworld.facts`, so
-that worlds can be generated without that package.
+The table `data/facts.json` holds facts only (receptacle ids and poses, object types per room, containment and
+affordance relations, goal kinds per room kind). It is derived from the `alfworld` package by
+`python -m envs.alfworld.facts`, so that worlds can be generated without that package.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ _MOST_COPIES = 6
 _PHRASES = ("go to", "you see", "nothing happens")
 _DROPPED = ("a", "an", "the", "and", "is", "are", "you", "your", "it", "them", "in", "of", "that")
 _WORDS = """
-task to look inventory open close closed examine take from move clean heat cool use slice with find then other stop before
-two see nothing happens arrive pick up on off turn using carrying not anything hot cold sliced this normal there's special
-about do where looked first skill now find some put under sinkbasin microwave fridge facing next help turned empty middle
-room looking quickly around welcome textworld alfred sliced
+task to look inventory open close closed examine take from move clean heat cool use slice with find then other stop
+before two see nothing happens arrive pick up on off turn using carrying not anything hot cold sliced this normal
+there's special about do where looked first skill now find some put under sinkbasin microwave fridge facing next help
+turned empty middle room looking quickly around welcome textworld alfred sliced
 """
 
 

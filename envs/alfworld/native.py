@@ -1,10 +1,10 @@
 """ALFWorld's rules as a state machine in plain Python.
 
-Reads the same game files as the packages' engine (or a generated `World`) and gives the same observations, command lists
-and outcomes; a test replays games through both. It needs nothing compiled and translates no PDDL.
+Reads the same game files as the packages' engine (or a generated `World`) and gives the same observations, command
+lists and outcomes; a test replays games through both. It needs nothing compiled and translates no PDDL.
 
-Names: the engine numbers the entities of a type from the highest id down, in the order of their lower-case PDDL ids, and
-lists everything in that order, so numbers in an observation run downwards.
+Names: the engine numbers the entities of a type from the highest id down, in the order of their lower-case PDDL ids,
+and lists everything in that order, so numbers in an observation run downwards.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Scene:
     can_contain: set[tuple[str, str]]  # (receptacle type, object type)
     openable: set[str]
     opened: set[str]
-    properties: dict[str, set[str]]  # pickupable, cleanable, heatable, coolable, toggleable, sliceable, isreceptacleobject
+    properties: dict[
+        str, set[str]
+    ]  # pickupable, cleanable, heatable, coolable, toggleable, sliceable, isreceptacleobject
     object_location: dict[str, str]
     goal: Goal
     instruction: str  # without the final period
@@ -105,14 +107,14 @@ def scene_of_game(problem: str, task_type: str, params: dict[str, str], instruct
     return Scene(
         receptacle_type={r: kind(t) for r, t in found["receptacletype"]},
         object_type={o: kind(t) for o, t in found["objecttype"]},
-        location=dict((r, place) for r, place in found["receptacleatlocation"]),
+        location={r: place for r, place in found["receptacleatlocation"]},
         start=found["atlocation"][0][1],
-        where=dict((o, r) for o, r in found["inreceptacle"]),
+        where={o: r for o, r in found["inreceptacle"]},
         can_contain={(kind(r), kind(o)) for r, o in found["cancontain"]},
         openable={r for (r,) in found["openable"]},
         opened={r for (r,) in found["opened"]},
         properties={p: {o for (o,) in found[p]} for p in _PROPERTIES},
-        object_location=dict((o, place) for o, place in found["objectatlocation"]),
+        object_location={o: place for o, place in found["objectatlocation"]},
         goal=_goal(task_type, params["object_target"], params["parent_target"], params["toggle_target"]),
         instruction=instruction,
     )
@@ -277,7 +279,9 @@ class Game:
         if verb == "look":
             return self._look()
         if verb == "inventory":
-            return f"You are carrying: {listing([names[self.held]])}." if self.held else "You are not carrying anything."
+            return (
+                f"You are carrying: {listing([names[self.held]])}." if self.held else "You are not carrying anything."
+            )
         if verb == "help":
             return self.help_text
         first = ids[0]

@@ -1,7 +1,7 @@
 """Generated ALFWorld games: real rooms and receptacles, objects placed from a seed, in the official file layout.
 
-A world is drawn from facts alone (`facts.py`); writing it as a game file also needs the PDDL domain and the text grammar
-of the `alfworld` package. `GENERATOR_VERSION` is raised whenever the same seed would give another world.
+A world is drawn from facts alone (`facts.py`); writing it as a game file also needs the PDDL domain and the text
+grammar of the `alfworld` package. `GENERATOR_VERSION` is raised whenever the same seed would give another world.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _UNPLACED = {
     "TowelHolder": 1,
 }
 _LAMPS = ("DeskLamp", "FloorLamp")
-# In ALFRED's plans things stand on surfaces far more often than behind doors (Pan: 102 on stove and counter, 5 in cabinets).
+# In ALFRED's plans things stand on surfaces far more often than behind doors (Pan: 102 on stove and counter, 5 in
+# cabinets).
 _SURFACE_WEIGHT, _CLOSED_WEIGHT = 6, 1
 _COPIES, _COPY_WEIGHTS = (1, 2, 3), (6, 3, 2)  # 1.7 copies of a type on average, as in ALFRED's rooms
 _SEEN_SHARE = 4  # one in four task specifications of the train rooms is kept for the `seen` panel

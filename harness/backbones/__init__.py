@@ -82,7 +82,9 @@ def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None =
     """
     if backbone.kind == "hub":
         if not backbone.path:
-            raise BackboneError(f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder or id")
+            raise BackboneError(
+                f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder or id"
+            )
         return Path(backbone.path)
     found = find(backbone, env)
     if found is not None:

@@ -13,12 +13,12 @@ import numpy as np
 
 from envs import registry
 from envs.interface import EnvConfig, Task
-from envs.pool import EnvPool
+from envs.pool import EnvPool, OrderedPool
 from harness import backbones
 from harness.config import BackboneConfig
+from harness.training.batch import build_batch, build_rows
 from harness.training.chat import ChatFormat
 from harness.training.network import Network
-from harness.training.batch import build_batch, build_rows
 from harness.training.rollout import EpisodeRequest, RolloutSettings, Sampler
 from harness.training.scoring import Scorer
 from methods.interface import TeacherRequest, Trajectory
@@ -68,7 +68,7 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = 10, max_toke
     """Plays `per_type` train tasks of each type with and without the skill, and scores the plain episodes under it."""
     spec = registry.get(env.name)
     if spec.library is None or spec.hindsight is None:
-        raise backbones.BackboneError(f"env.name={env.name!r} has no skill library or hindsight: there is nothing to gate")
+        raise backbones.BackboneError(f"env.name={env.name!r} has no skill library or hindsight: nothing to gate")
     skill_of, hindsight = spec.library(env), spec.hindsight(env)
     tasks = _some_of_each_type(spec.load_panel(env, "train").tasks, per_type)
     model, tokenizer = backbones.load(backbone, env)
@@ -77,7 +77,7 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = 10, max_toke
 
     def play(with_skill: bool) -> list[Trajectory]:
         with EnvPool(spec.make, env) as pool:
-            sampler = Sampler(network, chat, pool, spec.prompter(env), settings)
+            sampler = Sampler(network, chat, OrderedPool(pool), spec.prompter(env), settings)
             requests = [
                 EpisodeRequest(t, i, 0, (0, "gate", t.id, int(with_skill)), skill_of(t) if with_skill else None)
                 for i, t in enumerate(tasks)

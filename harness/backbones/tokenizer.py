@@ -1,7 +1,8 @@
 """Word-level tokenizer of the embedded backbones: a fast tokenizer with the chat template of the Qwen family.
 
-`mug 1` is one token (copying names from the context is what a small model finds hardest), so are frequent phrases; words
-that carry nothing get no token. The text that environments show is unchanged: all of this happens in the tokenizer.
+`mug 1` is one token (copying names from the context is what a small model finds hardest), so are frequent phrases;
+words that carry nothing get no token. The text that environments show is unchanged: all of this happens in the
+tokenizer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Behaviour cloning of an embedded backbone: a from-scratch Qwen3 model that plays a little and follows skills.
 
 Muon for the hidden matrices, AdamW for embeddings and norms (several times fewer tokens than AdamW alone at this size).
-While cloning, a token's vector is the sum of its own, its type's and its number's, so that `mug 5` profits from `mug 1`;
-afterwards the sums are written into an ordinary embedding table.
+While cloning, a token's vector is the sum of its own, its type's and its number's, so that `mug 5` profits from `mug
+1`; afterwards the sums are written into an ordinary embedding table.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ def encode(tokenizer: Any, demonstration: Demonstration) -> Row:
 
 class SharedEmbedding(nn.Module):
     """[V, d] table as own + type + number parts."""
+
+    kind: Tensor
+    number: Tensor
 
     def __init__(self, tokens: list[str], width: int) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ def clone(
         loss = nn.functional.cross_entropy(logits, ids[row, column + 1])
         muon.zero_grad(set_to_none=True)
         adam.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([*hidden, *others], 1.0)
         scale = min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, 2 * (1 - seen / tokens)))
         muon.param_groups[0]["lr"], adam.param_groups[0]["lr"] = MUON_LR * scale, ADAM_LR * scale

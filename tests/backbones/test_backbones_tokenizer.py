@@ -29,7 +29,11 @@ def test_every_command_survives_encoding_and_no_text_has_unknown_words(tokenizer
     unknown, rng = tokenizer.convert_tokens_to_ids(UNKNOWN), random.Random(0)
     for world in worlds.draw(split, 4, 2):
         game = Game(scene_of_world(world))
-        texts = [game.reset(), workflow(read_instruction(world.instruction)), caution(read_instruction(world.instruction))]
+        texts = [
+            game.reset(),
+            workflow(read_instruction(world.instruction)),
+            caution(read_instruction(world.instruction)),
+        ]
         for _ in range(30):
             commands = game.admissible()
             for command in commands:

@@ -156,7 +156,9 @@ def test_library_skill_and_its_error():
 
 
 def test_hindsight_finds_the_missed_and_the_taken_steps():
-    intro = "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see "
+    intro = (
+        "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see "
+    )
     intro += "a fridge 1, a shelf 1, and a sinkbasin 1.\n\nYour task is to: put a clean mug in fridge."
     steps = [
         (intro, "go to shelf 1", True),
