@@ -44,9 +44,7 @@ class Scene:
     can_contain: set[tuple[str, str]]  # (receptacle type, object type)
     openable: set[str]
     opened: set[str]
-    properties: dict[
-        str, set[str]
-    ]  # pickupable, cleanable, heatable, coolable, toggleable, sliceable, isreceptacleobject
+    properties: dict[str, set[str]]  # each of _PROPERTIES -> objects
     object_location: dict[str, str]
     goal: Goal
     instruction: str  # without the final period
@@ -107,14 +105,14 @@ def scene_of_game(problem: str, task_type: str, params: dict[str, str], instruct
     return Scene(
         receptacle_type={r: kind(t) for r, t in found["receptacletype"]},
         object_type={o: kind(t) for o, t in found["objecttype"]},
-        location={r: place for r, place in found["receptacleatlocation"]},
+        location=dict(found["receptacleatlocation"]),
         start=found["atlocation"][0][1],
-        where={o: r for o, r in found["inreceptacle"]},
+        where=dict(found["inreceptacle"]),
         can_contain={(kind(r), kind(o)) for r, o in found["cancontain"]},
         openable={r for (r,) in found["openable"]},
         opened={r for (r,) in found["opened"]},
         properties={p: {o for (o,) in found[p]} for p in _PROPERTIES},
-        object_location={o: place for o, place in found["objectatlocation"]},
+        object_location=dict(found["objectatlocation"]),
         goal=_goal(task_type, params["object_target"], params["parent_target"], params["toggle_target"]),
         instruction=instruction,
     )

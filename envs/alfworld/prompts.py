@@ -80,7 +80,9 @@ class AlfworldPrompter:
         return PromptParts(
             before=f"{_ROLE}\n",
             task=task,
-            after=f"\nSteps taken so far: {step}. The last {len(kept)}:\n{past}What you see now: {current.text.strip()}\n",
+            after=(
+                f"\nSteps taken so far: {step}. The last {len(kept)}:\n{past}What you see now: {current.text.strip()}\n"
+            ),
             turn=self._turn(current),
         )
 

@@ -197,7 +197,7 @@ def pool(split: str) -> dict[str, list[tuple[int, Spec]]]:
 
 
 def draw(split: str, per_type: int, seed: int) -> list[World]:
-    """`per_type` worlds of each type, each of another (room, spec) as long as there are any; a prefix of a longer draw."""
+    """`per_type` worlds of each type, of different (room, spec) while there are any; a prefix of a longer draw."""
     worlds = []
     for task_type, candidates in pool(split).items():
         order = list(candidates)

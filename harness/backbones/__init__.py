@@ -82,9 +82,7 @@ def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None =
     """
     if backbone.kind == "hub":
         if not backbone.path:
-            raise BackboneError(
-                f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder or id"
-            )
+            raise BackboneError(f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder")
         return Path(backbone.path)
     found = find(backbone, env)
     if found is not None:
@@ -155,8 +153,8 @@ def load(backbone: BackboneConfig, env: EnvConfig) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=backbone.revision or "main")
     except OSError as error:
         raise BackboneError(
-            f"backbone {backbone.name!r} cannot be loaded from {source!r}: {error}. Download the snapshot first and set "
-            "backbone.path to its folder"
+            f"backbone {backbone.name!r} cannot be loaded from {source!r}: {error}. Download the snapshot first and "
+            "set backbone.path to its folder"
         ) from error
     return model, tokenizer
 

@@ -55,7 +55,7 @@ def test_shared_parts_add_up_to_a_table_of_the_vocabulary():
 
 
 def test_too_few_demonstrations_are_refused():
-    with pytest.raises(ValueError, match="backbone.demos=10"):
+    with pytest.raises(ValueError, match=r"backbone\.demos=10"):
         Demonstrations(demonstration, build_tokenizer(lexicon()), 0, 10)
 
 
