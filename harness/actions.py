@@ -16,6 +16,10 @@ from harness.report import cell_label, plan_text, status_text
 from harness.states import COMPLETE, RunState
 
 
+class PreparationError(RuntimeError):
+    """What runs share could not be made; no run was started."""
+
+
 def say(text: str) -> None:
     """A message about the work; results go to standard output, messages do not."""
     print(text, file=sys.stderr, flush=True)
@@ -58,7 +62,11 @@ def run(plan: Plan) -> int:
     stopped = False
     if missing:
         say(f"{plan.title}: {len(missing)} of {len(plan.selected)} cells to run")
-        stopped = _run_cells(plan, missing)
+        try:
+            stopped = _run_cells(plan, missing)
+        except PreparationError as error:
+            say(f"error: {error}")
+            return INCOMPLETE
         state_of = states(plan)
         write_plan(plan, state_of)
     else:
@@ -107,10 +115,20 @@ def _prepare(missing: Sequence[Cell]) -> None:
 
     seen: list[object] = []
     for cell in missing:
-        shared = (cell.config.env, cell.config.backbone)
-        if shared not in seen:
-            seen.append(shared)
-            prepare(cell.config, say)
+        config = cell.config
+        shared = (config.env, config.backbone, config.evaluation.panels, config.method.trains)
+        if shared in seen:
+            continue
+        seen.append(shared)
+        try:
+            prepare(config, say)
+        except (OSError, ImportError, ValueError, RuntimeError) as error:
+            if config.runtime.log_level == "DEBUG":
+                raise
+            what = f"env={config.env.name} and backbone={config.backbone.name}"
+            raise PreparationError(
+                f"cannot prepare {what}: {type(error).__name__}: {error} (runtime.log_level=DEBUG shows where)"
+            ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------- reporting
@@ -121,21 +139,27 @@ def _track(plan: Plan) -> None:
     if not tracking.enabled or not runs:
         return
     from harness import tracking as tracker
+    from harness.redaction import redact
 
     uri = tracking.uri or f"sqlite:///{plan.out / 'mlflow.db'}"
+    experiment = tracking.experiment or plan.sweep.name
     try:
-        if tracker.needs_sync(runs, uri):
-            say(f"copying records to {uri}")
-            tracker.sync(runs, uri, tracking.experiment or plan.sweep.name)
+        if not tracker.needs_sync(runs, uri, experiment):
+            return
+        say(f"copying records to {redact(uri)}, experiment {experiment}")
+        problem = tracker.sync(runs, uri, experiment).problem
     except Exception as error:  # whatever a tracking service does, the records are safe
-        say(f"warning: records were not copied to {uri}; the next command tries again. {type(error).__name__}: {error}")
+        problem = f"records were not copied to {redact(uri)}: {type(error).__name__}: {redact(str(error))}"
+    if problem:
+        say(f"warning: {problem} (the next command tries again)")
 
 
 def _print_table(plan: Plan) -> None:
     from analysis.tables import write_main_table
 
     written = write_main_table(plan.out, plan.sweep.name)
-    print(written)
+    print(written["text"])
+    print("wrote " + ", ".join(_shown(written[kind]) for kind in ("md", "html", "csv")), flush=True)
 
 
 def _exit_status(plan: Plan, state_of: Mapping[str, str]) -> int:

@@ -61,7 +61,8 @@ class Cells:
     # ---------------------------------------------------------------------------------------------- composition
     def _key(self, row: Row) -> tuple[str, ...]:
         """What is overridden in a row: the sweep's and the row's settings, then the command line's."""
-        return tuple({**row.overrides, **self._command.fixed}.values())
+        fixed = {k: text for k, text in self._command.fixed.items() if k.partition(".")[0] != "sweep"}
+        return tuple({**row.overrides, **fixed}.values())
 
     @staticmethod
     def _overrides(overrides: tuple[str, ...], files: tuple[str, str, str]) -> list[str]:

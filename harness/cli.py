@@ -91,16 +91,16 @@ def _command(arguments: Arguments) -> int:
     from harness.commandline import parse
     from harness.compose import composer
 
-    with composer(arguments.config_dir, arguments.searchpath) as hydra:
-        command = parse(arguments.overrides, hydra.groups())
-        if arguments.cfg is not None:
-            from harness.plan import requested
+    hydra = composer(arguments.config_dir, arguments.searchpath)
+    command = parse(arguments.overrides, hydra.groups())
+    if arguments.cfg is not None:
+        from harness.plan import requested
 
-            print(hydra.text(requested(command), arguments.cfg, arguments.resolve), end="")
-            return OK
-        from harness.plan import build_plan
+        print(hydra.text(requested(hydra, command), arguments.cfg, arguments.resolve), end="")
+        return OK
+    from harness.plan import build_plan
 
-        plan = build_plan(hydra, command)
+    plan = build_plan(hydra, command)
     from harness import actions
 
     return {"run": actions.run, "plan": actions.plan, "status": actions.status, "tables": actions.tables}[command.do](

@@ -34,9 +34,14 @@ class CommandLine:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Every override that changes what cells are, as typed."""
-        several = (f"{key}={','.join(o.partition('=')[2] for o in given)}" for key, given in self.varied.items())
-        return tuple(text.lstrip("+") for text in (*self.fixed.values(), *several))
+        """Every override that changes what cells are, as typed; not those that only say where and how they run."""
+        given = dict(self.fixed)
+        for key, several in self.varied.items():
+            given[key] = f"{key}={','.join(text.partition('=')[2] for text in several)}"
+        return tuple(text.lstrip("+") for key, text in given.items() if key.partition(".")[0] not in _HOW)
+
+
+_HOW = ("runtime", "launcher", "tracking", "expected_seconds")
 
 
 def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:
@@ -77,6 +82,8 @@ def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
         except (HydraException, ValueError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             problems.append(Problem(typed, "", FROM_COMMAND_LINE, f"cannot be read ({first}); arguments are KEY=VALUE"))
+    if sweep is None:
+        problems.extend(_unknown_methods(axes.get("method", ()), groups))
     if problems:
         raise ConfigError(problems)
     return CommandLine(do, sweep, axes, fixed, varied)
@@ -93,7 +100,18 @@ def _texts(override: Any, values: Sequence[Any]) -> list[str]:
 
 def as_override(key: str, text: str, groups: Mapping[str, Sequence[str]]) -> str:
     """`key=text`, in the form that may add an entry to a mapping of the schema."""
-    return f"{key}={text}" if key in groups or key in keys() else f"++{key}={text}"
+    known = keys().get(key)
+    plain = key in groups or (known is not None and not known.mapping)
+    return f"{key}={text}" if plain else f"++{key}={text}"
+
+
+def _unknown_methods(values: Sequence[Any], groups: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """Without a sweep `method` names files; with one it names rows, which the sweep knows."""
+    return [
+        Problem("method", str(v), FROM_COMMAND_LINE, suggest(str(v), groups["method"], "available"))
+        for v in values
+        if v not in groups["method"]
+    ]
 
 
 def check_key(key: str, value: str, origin: str, groups: Mapping[str, Sequence[str]]) -> None:
@@ -172,7 +190,7 @@ def _require(key: str, value: Any, known: Sequence[str]) -> None:
 
 
 def _axis_value(key: str, value: Any, groups: Mapping[str, Sequence[str]]) -> Any:
-    return axis_value(key, value, FROM_COMMAND_LINE, groups)
+    return value if key == "method" else axis_value(key, value, FROM_COMMAND_LINE, groups)
 
 
 def axis_value(key: str, value: Any, origin: str, groups: Mapping[str, Sequence[str]]) -> Any:

@@ -5,6 +5,7 @@ Hydra is imported when a Composer is made, never with this module.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,15 +95,16 @@ class Composer:
 
     def compose(self, overrides: Sequence[str]) -> Any:
         """The composed OmegaConf node, with Hydra's own under `hydra`. Raises ConfigError."""
-        from hydra import compose
+        from hydra.types import RunMode
 
         self.compositions += 1
         with _translated():
-            return compose(CONFIG_NAME, [*self._hydra, *overrides], return_hydra_config=True)
+            return self._loader.load_configuration(
+                CONFIG_NAME, [*self._hydra, *overrides], run_mode=RunMode.RUN, from_shell=False
+            )
 
 
-@contextmanager
-def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> Iterator[Composer]:
+def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> Composer:
     """A Composer over the package `sweeps` and one further place, if given.
 
     config_dir: a folder with the same groups. searchpath: overrides `hydra.searchpath=...` as typed.
@@ -117,12 +119,33 @@ def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> I
         fix = "give one search path only; several folders go into one hydra.searchpath=[file://A,file://B]"
         raise ConfigError(Problem("hydra.searchpath", "", "command line", fix))
     if config_dir is not None:
-        folder = Path(config_dir).resolve()
+        folder = Path(config_dir).expanduser().absolute()
         if not folder.is_dir():
             raise ConfigError(Problem("--config-dir", str(config_dir), "command line", "is not a folder"))
         overrides = [f"hydra.searchpath=['file://{folder}']"]
+    # Hydra's global state is needed to make its loader, and left as it was: composers do not know of each other.
     with initialize_config_module(config_module=CONFIG_MODULE, version_base="1.3"):
-        yield Composer(GlobalHydra.instance().config_loader(), overrides)
+        loader = GlobalHydra.instance().config_loader()
+    _read_files_once(loader)
+    return Composer(loader, overrides)
+
+
+def _read_files_once(loader: Any) -> None:
+    """Let compositions of one loader share the files they read, which makes all but the first more than twice as fast.
+
+    Hydra reads and parses every file anew for each composition. A Composer's search path does not change, so what was
+    read once holds; a test compares the results with Hydra's own.
+    """
+    from hydra._internal.config_repository import CachingConfigRepository
+
+    class Shared(CachingConfigRepository):  # type: ignore[misc]
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            return self  # Hydra copies the repository before each composition
+
+        def load_config(self, config_path: str) -> Any:
+            return copy.deepcopy(super().load_config(config_path))  # compositions change what they are given
+
+    loader.repository = Shared(loader.repository)
 
 
 def register_schema() -> None:
@@ -142,7 +165,7 @@ def _translated() -> Iterator[None]:
 
     try:
         yield
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, AssertionError) as error:  # OmegaConf asserts, too
         raise ConfigError(_problem(error)) from error
 
 

@@ -70,7 +70,7 @@ def build_plan(composer: Composer, command: CommandLine) -> Plan:
     common, choices = _common(composer, command)
     if common.sweep is not None and command.sweep is not None:
         sweep = expand(common.sweep, command.sweep, command, composer.groups())
-        common = composer.config(requested(command, sweep))[0]
+        common = composer.config(requested(composer, command, sweep))[0]
     else:
         sweep = single(command, choices, common.fraction, common.seed)
     cells = Cells(composer, sweep, command)
@@ -90,12 +90,13 @@ def _common(composer: Composer, command: CommandLine) -> tuple[CommandConfig, Ma
     in_sweep = [key for key in command.fixed if key.partition(".")[0] == "sweep"]
     if in_sweep and command.sweep is None:
         raise ConfigError(Problem(in_sweep[0], "", "command line", "has a meaning only with sweep=NAME"))
-    return composer.config(requested(command))
+    return composer.config(requested(composer, command))
 
 
-def requested(command: CommandLine, sweep: Sweep | None = None) -> list[str]:
+def requested(composer: Composer, command: CommandLine, sweep: Sweep | None = None) -> list[str]:
     """Overrides of the configuration that a command's cells share, and that `--cfg job` shows."""
-    axes = [f"{axis}={values[0]}" for axis, values in command.axes.items()]
+    groups = composer.groups()
+    axes = [f"{a}={values[0]}" for a, values in command.axes.items() if a not in groups or values[0] in groups[a]]
     chosen = [] if command.sweep is None else [f"sweep={command.sweep}"]
     settings = {**(sweep.common if sweep else {}), **command.fixed}
     return [*axes, *chosen, *settings.values()]

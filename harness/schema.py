@@ -14,12 +14,17 @@ from harness.errors import nearest
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
-    """One dotted key. type: its annotation; branch: it holds further keys; open: keys below it are free (a mapping)."""
+    """One dotted key. type: its annotation; branch: it holds further keys; open: what lies below it is free (a mapping
+    or a list)."""
 
     name: str
     type: Any
     branch: bool
     open: bool
+
+    @property
+    def mapping(self) -> bool:
+        return typing.get_origin(self.type) is dict
 
 
 def _dataclass_in(annotation: Any) -> Any | None:

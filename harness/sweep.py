@@ -10,7 +10,7 @@ from typing import Any
 from harness.commandline import AXES, CommandLine, as_override, axis_value, check_group, check_key
 from harness.compose import render
 from harness.config import SweepConfig
-from harness.errors import ConfigError, Problem, suggest
+from harness.errors import ConfigError, Problem, nearest, suggest
 from harness.schema import exists, nearest_key
 
 KINDS = ("method", "control", "baseline")
@@ -228,7 +228,9 @@ def _not_in_sweep(axis: str, value: Any, present: Sequence[Any], file: str) -> P
     listed = ", ".join(str(v) for v in present)
     alone = f"to run it by itself leave `sweep=` away: {axis}={value}"
     if axis == "method":
-        fix = f"is no row of sweep {file} ({listed}); add it to sweeps/sweep/{file}.yaml, or {alone}"
+        near = nearest(str(value), [str(v) for v in present])
+        meant = f"did you mean {near!r}? Else " if near else ""
+        fix = f"is no row of sweep {file} ({listed}); {meant}add it to sweeps/sweep/{file}.yaml, or {alone}"
     else:
         wider = ",".join(str(v) for v in (*present, value))
         fix = f"is not in sweep {file} ({listed}); widen it with sweep.axes.{axis}=[{wider}], or {alone}"

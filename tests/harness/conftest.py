@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,18 +49,23 @@ def config_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hydra(config_dir: Path) -> Iterator[Composer]:
-    with composer(str(config_dir)) as made:
-        yield made
+def hydra(config_dir: Path) -> Composer:
+    return composer(str(config_dir))
+
+
+@pytest.fixture(scope="session")
+def package_hydra() -> Composer:
+    """Composes the package's own files, each combination once for all tests."""
+    return composer()
 
 
 @pytest.fixture
-def plan_of(config_dir: Path, stand_in_env: None) -> Callable[..., Plan]:
+def plan_of(config_dir: Path, package_hydra: Composer, stand_in_env: None) -> Callable[..., Plan]:
     """Arguments of a command line -> Plan, with the files of `config_dir` known."""
 
     def make(*arguments: str) -> Plan:
-        with composer(str(config_dir)) as made:
-            return build_plan(made, parse(arguments, made.groups()))
+        made = composer(str(config_dir)) if any(config_dir.iterdir()) else package_hydra
+        return build_plan(made, parse(arguments, made.groups()))
 
     return make
 

@@ -62,7 +62,9 @@ def test_several_values_of_other_keys_are_varied() -> None:
 
 
 def test_the_last_of_two_arguments_counts() -> None:
-    command = parse(["training.lr=1", "training.lr=2,3", "seed=1", "seed=2", "training.steps=1,2", "training.steps=4"], GROUPS)
+    command = parse(
+        ["training.lr=1", "training.lr=2,3", "seed=1", "seed=2", "training.steps=1,2", "training.steps=4"], GROUPS
+    )
     assert command.varied == {"training.lr": ("training.lr=2", "training.lr=3")}
     assert command.fixed == {"training.steps": "training.steps=4"}
     assert command.axes == {"seed": (2,)}
@@ -77,9 +79,7 @@ def test_short_names() -> None:
 
 def test_plus_is_for_new_keys_only_where_the_schema_is_open() -> None:
     assert parse(["++training.lr=2"], GROUPS).fixed == {"training.lr": "training.lr=2"}
-    assert parse(["+expected_seconds.grpo=2"], GROUPS).fixed == {
-        "expected_seconds.grpo": "++expected_seconds.grpo=2"
-    }
+    assert parse(["+expected_seconds.grpo=2"], GROUPS).fixed == {"expected_seconds.grpo": "++expected_seconds.grpo=2"}
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,27 @@ def test_equal_requests_are_composed_once(hydra: Composer) -> None:
     assert hydra.compositions == 1
 
 
+def test_compositions_equal_those_of_hydra_itself(hydra: Composer, write: Write, config_dir: Path) -> None:
+    """Files are read once for many compositions; nothing of one may leak into another."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    write("method/mine", "# test\ndefaults: [opid, _self_]\nid: mine\nskill: {router: random}\n")
+    requests = [
+        ["method=mine", "scale=test", "sweep=quick"],
+        ["method=opid"],
+        ["backbone=tiny-m", "training.lr=1"],
+        ["method=mine", "backbone=tiny"],
+        [],
+        ["method=opid"],
+    ]
+    ours = [OmegaConf.to_yaml(hydra.compose(r).copy()) for r in requests]
+    with initialize_config_module(config_module="sweeps", version_base="1.3"):
+        place = f"hydra.searchpath=['file://{config_dir}']"
+        theirs = [OmegaConf.to_yaml(compose("config", [place, *r], return_hydra_config=True)) for r in requests]
+    assert ours == theirs
+
+
 def test_backbone_tiny_is_tiny_s(hydra: Composer) -> None:
     assert hydra.config(["backbone=tiny"])[0].backbone == hydra.config(["backbone=tiny-s"])[0].backbone
     medium = hydra.config(["backbone=tiny-m"])[0].backbone
@@ -94,10 +115,10 @@ def test_own_folder_of_configuration_files(hydra: Composer, write: Write) -> Non
 
 
 def test_a_missing_folder_of_configuration_files_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a folder"), composer(str(tmp_path / "none")):
-        pass
-    with pytest.raises(ConfigError, match="one search path only"), composer(str(tmp_path), ["hydra.searchpath=[]"]):
-        pass
+    with pytest.raises(ConfigError, match="not a folder"):
+        composer(str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="one search path only"):
+        composer(str(tmp_path), ["hydra.searchpath=[]"])
 
 
 def test_text_shows_the_composed_configuration(hydra: Composer) -> None:

@@ -33,7 +33,7 @@ def another(given: Any) -> Any:
 
 
 def test_every_field_is_classed() -> None:
-    """Class each new field of RunConfig in harness.fingerprint: `identity` if it can change a result, else `runtime`."""
+    """Class each new field of RunConfig in harness.fingerprint: can it change a result?"""
     assert set(CLASSES) == set(leaves(RunConfig))
 
 

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import actions, cli
+from harness.compose import Composer, composer
+from harness.record import RunDirectory
+from harness.states import COMPLETE, FAILED
+
+ROOT = Path(__file__).parents[2]
+
+
+class World:
+    """Stands in for what makes artefacts, runs cells, tracks and tabulates; remembers what was asked of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import analysis.tables
+        import harness.launch.local
+        import harness.prepare
+        import harness.tracking
+
+        self.prepared: list[Any] = []
+        self.started: list[str] = []
+        self.synced = 0
+        self.fail: set[str] = set()
+        self.stop = False
+        self.crash: BaseException | None = None
+        monkeypatch.setattr(harness.prepare, "prepare", self._prepare)
+        monkeypatch.setattr(harness.launch.local, "run_cells", self._run_cells)
+        monkeypatch.setattr(harness.tracking, "needs_sync", lambda runs, uri, experiment: bool(self.started))
+        monkeypatch.setattr(harness.tracking, "sync", self._sync)
+        monkeypatch.setattr(analysis.tables, "write_main_table", self._table)
+
+    def _prepare(self, config: Any, progress: Any) -> None:
+        if self.crash is not None:
+            raise self.crash
+        self.prepared.append(config)
+
+    def _run_cells(self, runs: Sequence[RunDirectory], workers: int, show: Any, retry_failed: bool) -> Any:
+        from harness.launch.local import LaunchReport
+
+        assert retry_failed
+        outcomes: dict[str, str] = {}
+        for run in runs:
+            self.started.append(run.fingerprint)
+            state = run.state()
+            if run.load_config().method.id in self.fail:
+                run.write_state(state=FAILED, error="the engine broke", failure_class="env")
+            elif not self.stop:
+                done = {name: {"requested": 1, "graded": 1, "excluded": 0} for name in state.declared}
+                run.write_state(last_step=state.planned_steps, evaluations=done, state=COMPLETE)
+            outcomes[run.fingerprint] = run.state().state
+        return LaunchReport(outcomes, {k: "the engine broke" for k, v in outcomes.items() if v == FAILED}, self.stop)
+
+    def _sync(self, runs: Sequence[RunDirectory], uri: str, experiment: str) -> Any:
+        from harness.tracking import SyncReport
+
+        self.synced += 1
+        return SyncReport(len(runs), 0)
+
+    def _table(self, out: Path, sweep: str) -> dict[str, Any]:
+        plan = json.loads((out / "results" / sweep / "plan.json").read_text())
+        states = [cell["state"] for cell in plan["cells"]]
+        files = {kind: out / "results" / sweep / f"main_table.{kind}" for kind in ("csv", "md", "html")}
+        return {**files, "text": f"TABLE {states.count(COMPLETE)}/{len(states)}", "incomplete": 0}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, stand_in_env: None, package_hydra: Composer) -> World:
+    def shared(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> Composer:
+        return composer(config_dir, searchpath) if config_dir or searchpath else package_hydra
+
+    monkeypatch.setattr("harness.compose.composer", shared)
+    return World(monkeypatch)
+
+
+def test_a_sweep_runs_what_is_missing_and_prints_the_table(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sweep=quick", f"out={tmp_path}"]
+    assert cli.main(command) == 0
+    printed = capsys.readouterr()
+    assert "TABLE 5/5" in printed.out and "main_table.md" in printed.out
+    assert len(world.started) == 5 and world.synced == 1
+    # What runs share is prepared once: with and without the training panel.
+    assert len(world.prepared) == 2
+    world.started.clear()
+    assert cli.main(command) == 0
+    assert not world.started and world.synced == 1 and len(world.prepared) == 2
+    printed = capsys.readouterr()
+    assert "nothing to run" in printed.err and "TABLE 5/5" in printed.out
+
+
+def test_a_selection_runs_only_its_cells(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep=main_table", "method=grpo", "seed=1", f"out={tmp_path}"]) == 0
+    assert len(world.started) == 1
+    assert "TABLE 1/15" in capsys.readouterr().out
+
+
+def test_failed_cells_give_status_3_and_are_named(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.fail = {"opid"}
+    command = ["sweep=quick", f"out={tmp_path}"]
+    assert cli.main(command) == 3
+    printed = capsys.readouterr()
+    assert "failed: OPID seed 0" in printed.err and "the engine broke" in printed.err
+    assert "TABLE 4/5" in printed.out
+    world.fail = set()
+    world.started.clear()
+    assert cli.main(command) == 0
+    assert len(world.started) == 1
+
+
+def test_a_single_run(world: World, tmp_path: Path) -> None:
+    assert cli.main(["method=opid", "env=alfworld", "backbone=tiny-s", "seed=3", f"out={tmp_path}"]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    config = RunDirectory(run).load_config()
+    assert (config.method.id, config.seed) == ("opid", 3)
+    assert json.loads((tmp_path / "results/single/plan.json").read_text())["cells"][0]["run_dir"] == f"runs/{run.name}"
+
+
+def test_do_plan_starts_nothing(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep=main_table", "do=plan", f"out={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert "15 cells, 15 pending" in printed and "opid_random" in printed and "plan.json" in printed
+    assert [p.name for p in tmp_path.iterdir()] == ["results"]
+    assert not world.prepared and not world.started and not world.synced
+
+
+def test_do_status_only_reads(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep=quick", "do=status", f"out={tmp_path}"]) == 3
+    assert list(tmp_path.iterdir()) == []
+    assert "5 cells, 5 pending" in capsys.readouterr().out
+    world.fail = {"opid"}
+    cli.main(["sweep=quick", f"out={tmp_path}"])
+    capsys.readouterr()
+    assert cli.main(["sweep=quick", "do=status", f"out={tmp_path}"]) == 3
+    printed = capsys.readouterr().out
+    assert "1 failed, 4 complete" in printed and "the engine broke" in printed and "3/3" in printed
+
+
+def test_do_tables(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep=quick", "do=tables", f"out={tmp_path}"]) == 3
+    assert "TABLE 0/5" in capsys.readouterr().out
+    assert not world.started
+
+
+def test_tracking_can_be_left_out(world: World, tmp_path: Path) -> None:
+    assert cli.main(["sweep=quick", "tracking=none", f"out={tmp_path}"]) == 0
+    assert world.synced == 0
+
+
+def test_an_outage_of_tracking_costs_nothing(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import harness.tracking
+
+    def down(*_: object) -> object:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(harness.tracking, "sync", down)
+    assert cli.main(["sweep=quick", f"out={tmp_path}"]) == 0
+    printed = capsys.readouterr()
+    assert "warning: records were not copied" in printed.err and "no route" in printed.err
+    assert "TABLE 5/5" in printed.out
+
+
+def test_interruptions_say_how_to_go_on(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world.stop = True
+    assert cli.main(["sweep=quick", f"out={tmp_path}"]) == 130
+    assert "the same command again goes on" in capsys.readouterr().err
+    world.crash = KeyboardInterrupt()
+    assert cli.main(["sweep=quick", f"out={tmp_path}"]) == 130
+    assert "the same command again goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sweep=main_tabel"], "did you mean 'main_table'?"),
+        (["sweep=main_table", "training.stepz=1"], "did you mean training.steps?"),
+        (["sweep=main_table", "+training.stepz=1"], "did you mean training.steps?"),
+        (["sweep=main_table", "method=opdi"], "did you mean 'opid'?"),
+        (["method=opdi"], "did you mean 'opid'?"),
+        (["fraction=-0.5"], "fraction=-0.5 (command line): must be above 0 and at most 1"),
+        (["sweep=main_table", "training.steps=many"], "training.steps=many (command line): must be a whole number"),
+        (["training.penalise=fromat"], "did you mean 'format'?"),
+        (["--confg", "job"], "did you mean '--cfg'?"),
+        (["--cfg"], "needs a value"),
+        (["--cfg", "jobs"], "did you mean 'job'?"),
+        (["--config-dir", "/nowhere/at/all"], "is not a folder"),
+    ],
+)
+def test_mistakes_give_status_2_and_start_nothing(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main([f"out={out}", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and printed.err.startswith("error: ") and not printed.out
+    assert not out.exists() and not world.prepared and not world.started
+
+
+@pytest.mark.parametrize("do", ["run", "plan", "tables"])
+def test_an_output_folder_that_cannot_be_written_gives_status_2(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], do: str
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert cli.main(["sweep=quick", f"do={do}", f"out={tmp_path / 'file'}"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert not world.prepared and not world.started
+
+
+def test_a_full_disk_gives_status_2(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep=quick", f"out={tmp_path}", "runtime.min_free_gb=1e9"]) == 2
+    assert "GB are free" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [] and not world.prepared
+
+
+def test_a_damaged_run_directory_gives_status_2(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["method=grpo", f"out={tmp_path}"]
+    world.stop = True
+    cli.main(command)
+    (run,) = (tmp_path / "runs").iterdir()
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("steps: 40", "steps: 41"))
+    world.stop = False
+    assert cli.main(command) == 2
+    assert "training.steps" in capsys.readouterr().err
+
+
+def test_a_failure_to_prepare_is_told(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world.crash = FileNotFoundError("game 7 is missing")
+    assert cli.main(["method=grpo", f"out={tmp_path}"]) == 3
+    printed = capsys.readouterr().err
+    assert "game 7 is missing" in printed and "Traceback" not in printed
+    assert not world.started
+
+
+def test_cfg_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--cfg", "job", "method=opid", "training.steps=7", "sweep=quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "steps: 7" in printed and "id: opid\n" in printed and "title: Quick check" in printed
+
+
+def test_multirun_flag_is_accepted(world: World, tmp_path: Path) -> None:
+    assert cli.main(["-m", "method=vanilla", f"out={tmp_path}"]) == 0
+
+
+def test_config_dir(world: World, tmp_path: Path, config_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config_dir / "method").mkdir()
+    (config_dir / "method" / "mine.yaml").write_text("# mine\ndefaults: [opid, _self_]\nid: mine\ncoef_step: 0.125\n")
+    assert cli.main([f"--config-dir={config_dir}", "method=mine", f"out={tmp_path}", "do=plan"]) == 0
+    assert "mine" in capsys.readouterr().out
+
+
+# ----------------------------------------------------------------------------------------------- as users start it
+def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+
+
+def test_help_names_every_group_and_key() -> None:
+    done = start("--help")
+    assert done.returncode == 0 and not done.stderr
+    words = ("sweep=main_table", "opid_random", "tiny-m", "steps=40", "runtime.{out=.", "exit status", "--cfg job")
+    assert all(word in done.stdout for word in words)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m harness --help | head -n 1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT)
+    assert "usage" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_shell_completion() -> None:
+    line = "harness method=op"
+    done = start("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert "method=opid" in done.stdout
+
+
+def test_info_is_hydras() -> None:
+    done = start("--info", "searchpath")
+    assert done.returncode == 0 and "pkg://sweeps" in done.stdout
+
+
+HEAVY = ("torch", "transformers", "mlflow", "textworld", "alfworld", "pandas", "scipy")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["sweep=main_table", "do=plan", "sweep.axes.seed=[%s]"]])
+def test_help_and_plan_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    """1,000 cells: 5 rows x 200 seeds."""
+    seeds = ",".join(map(str, range(200)))
+    given = [a % seeds if "%s" in a else a for a in arguments]
+    if "do=plan" in given:
+        given.append(f"out={tmp_path}")
+    code = (
+        "import sys\nfrom harness.cli import main\n"
+        f"status = main({given!r})\n"
+        f"heavy = [m for m in {HEAVY!r} if m in sys.modules]\n"
+        "print('STATUS', status, 'HEAVY', heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.stdout.splitlines()[-1] == "STATUS 0 HEAVY []", done.stdout[-500:] + done.stderr
+    if "do=plan" in given:
+        assert len(json.loads((tmp_path / "results/main_table/plan.json").read_text())["cells"]) == 1000
+
+
+def test_messages_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    actions.say("working")
+    assert capsys.readouterr() == ("", "working\n")

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.commandline import parse
+from harness.compose import Composer
+from harness.errors import ConfigError
+from harness.fingerprint import identity
+from harness.plan import Plan, build_plan, states, write_plan
+from harness.record import RunDirectory
+from harness.report import cell_label, plan_text
+
+PlanOf = Callable[..., Plan]
+Write = Callable[[str, str], None]
+
+ROWS = """
+title: Test
+rows:
+  - {method: grpo}
+  - {method: opid, base: grpo, delta: [method]}
+axes: {env: [alfworld], backbone: [tiny-s], fraction: [1.0], seed: [0, 1]}
+"""
+
+
+def problem_of(plan_of: PlanOf, *arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(*arguments)
+    return str(caught.value)
+
+
+def test_main_table(plan_of: PlanOf) -> None:
+    plan = plan_of("sweep=main_table")
+    rows = ["vanilla", "vanilla_skill", "grpo", "opid", "opid_random"]
+    assert [row.id for row in plan.sweep.rows] == rows
+    assert [(c.row.id, c.config.seed) for c in plan.cells] == [(r, s) for r in rows for s in (0, 1, 2)]
+    assert len({c.fingerprint for c in plan.cells}) == 15
+    assert {row.kind for row in plan.sweep.rows if row.id in ("vanilla_skill", "opid_random")} == {"control"}
+    assert all(c.selected for c in plan.cells)
+    # One setting for every row: nothing but the method differs between them.
+    common = [
+        {k: v for k, v in identity(c.config).items() if not k.startswith(("method.", "seed"))} for c in plan.cells
+    ]
+    assert all(c == common[0] for c in common)
+
+
+def test_quick_has_every_method_once_and_is_short(plan_of: PlanOf) -> None:
+    plan = plan_of("sweep=quick")
+    assert len(plan.cells) == len({c.row.id for c in plan.cells}) == 5
+    assert {(c.config.training.steps, c.config.scale, c.config.seed) for c in plan.cells} == {(3, "test", 0)}
+
+
+def test_a_run_without_sweep(plan_of: PlanOf) -> None:
+    plan = plan_of("method=opid", "env=alfworld", "backbone=tiny-s", "seed=3", "fraction=0.5")
+    (cell,) = plan.cells
+    assert (cell.config.method.id, cell.config.seed, cell.config.fraction) == ("opid", 3, 0.5)
+    assert plan.results == plan.out / "results" / "single"
+    (default,) = plan_of().cells
+    assert (default.config.method.id, default.config.backbone.name) == ("grpo", "tiny-s")
+
+
+def test_a_cell_of_a_sweep_and_a_single_run_of_the_same_settings_share_their_run(plan_of: PlanOf) -> None:
+    (single,) = plan_of("method=opid", "seed=1").cells
+    assert single.fingerprint in {c.fingerprint for c in plan_of("sweep=main_table").cells}
+
+
+def test_selection_keeps_the_sweep_whole(plan_of: PlanOf) -> None:
+    whole = plan_of("sweep=main_table")
+    narrow = plan_of("sweep=main_table", "method=grpo", "seed=1,2")
+    assert [(c.row.id, c.config.seed) for c in narrow.selected] == [("grpo", 1), ("grpo", 2)]
+    assert [c.fingerprint for c in narrow.cells] == [c.fingerprint for c in whole.cells]
+
+
+def test_overrides_apply_to_every_cell_and_are_told(plan_of: PlanOf) -> None:
+    plan = plan_of("sweep=main_table", "training.steps=7", "sweep.axes.seed=[5]")
+    assert {c.config.training.steps for c in plan.cells} == {7}
+    assert {c.config.seed for c in plan.cells} == {5}
+    assert plan.title == "Main table (training.steps=7, sweep.axes.seed=[5])"
+
+
+def test_what_cannot_change_a_result_is_not_told_in_the_title(plan_of: PlanOf) -> None:
+    assert plan_of("sweep=main_table", "out=/tmp/x", "workers=2", "tracking=none").title == "Main table"
+
+
+def test_settings_of_a_sweep_hold_for_the_command_too(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS + "set: {tracking: none, training.steps: 9}\n")
+    plan = plan_of("sweep=t", "training.lr=0.5")
+    assert not plan.command.tracking.enabled
+    assert {(c.config.training.steps, c.config.training.lr) for c in plan.cells} == {(9, 0.5)}
+    assert {c.config.training.steps for c in plan_of("sweep=t", "training.steps=2").cells} == {2}
+
+
+def test_rows_are_named_in_their_runs(plan_of: PlanOf, write: Write) -> None:
+    write(
+        "sweep/t",
+        ROWS.replace("axes:", "  - {method: grpo, id: short, label: Short, set: {training.steps: 2}}\naxes:"),
+    )
+    cells = {c.row.id: c for c in plan_of("sweep=t").cells}
+    assert (cells["short"].config.method.id, cells["short"].config.method.label) == ("short", "Short")
+    varied = plan_of("sweep=t", "method=short", "training.lr=0.1,0.2").selected
+    assert {c.config.method.label for c in varied} == {"Short (training.lr=0.1)", "Short (training.lr=0.2)"}
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+def test_an_undeclared_difference_from_the_base_is_refused(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS.replace("delta: [method]}", "delta: [method], set: {training.lr: 0.5}}"))
+    problem = problem_of(plan_of, "sweep=t")
+    assert "training.lr=0.5" in problem and "sweeps/sweep/t.yaml, row opid" in problem
+    assert "(0.0003 there)" in problem and "[method] does not declare" in problem
+
+
+def test_every_undeclared_difference_is_printed(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS.replace("delta: [method]", "delta: [method.name, method.skill]"))
+    problem = problem_of(plan_of, "sweep=t")
+    assert {
+        line.split(" ")[1].partition("=")[0] if line.startswith("error") else line.partition("=")[0]
+        for line in problem.splitlines()
+    } == {
+        "method.coef_episode",
+        "method.coef_step",
+        "method.schedule.kind",
+        "method.signal.clip",
+    }
+
+
+def test_a_declared_difference_that_is_none_is_refused(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS.replace("delta: [method]", "delta: [method, training.lr]"))
+    assert "declares this difference from 'grpo', but there is none" in problem_of(plan_of, "sweep=t")
+
+
+def test_two_rows_with_one_experiment_are_refused(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS.replace("axes:", "  - {method: grpo, id: again, label: Another name}\naxes:"))
+    assert "rows 'grpo' and 'again' are the same experiment" in problem_of(plan_of, "sweep=t")
+
+
+def test_only_selected_cells_must_be_valid(plan_of: PlanOf) -> None:
+    assert "training.group_size=1" in problem_of(plan_of, "sweep=main_table", "training.group_size=1")
+    assert plan_of("sweep=main_table", "training.group_size=1", "method=vanilla").selected
+
+
+def test_bad_fractions_and_seeds(plan_of: PlanOf, write: Write) -> None:
+    assert "fraction=-0.5 (command line): must be above 0 and at most 1" in problem_of(plan_of, "fraction=-0.5")
+    assert "seed=-1 (command line)" in problem_of(plan_of, "seed=0,-1")
+    write("sweep/t", ROWS.replace("fraction: [1.0]", "fraction: [1.0, 1.5]"))
+    assert "fraction=1.5 (sweeps/sweep/t.yaml)" in problem_of(plan_of, "sweep=t")
+
+
+def test_a_key_of_sweeps_needs_a_sweep(plan_of: PlanOf) -> None:
+    assert "only with sweep=NAME" in problem_of(plan_of, "sweep.title=x")
+
+
+def test_unknown_keys_in_a_sweep_file(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS.replace("{method: grpo}", "{method: grpo, lable: x}"))
+    problem = problem_of(plan_of, "sweep=t")
+    assert "lable" in problem and "sweeps/sweep/t.yaml" in problem
+
+
+def test_missing_data_stop_the_plan(plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness import registry
+
+    def missing(*_: object) -> str:
+        raise FileNotFoundError("game 7 is missing in /data")
+
+    monkeypatch.setattr(registry, "panel_identity", missing)
+    assert "game 7 is missing" in problem_of(plan_of, "method=grpo")
+
+
+# --------------------------------------------------------------------------------------------------------- composition
+def _write_groups(write: Write, methods: int) -> None:
+    rows = []
+    for i in range(methods):
+        write(f"method/m{i}", f"# test\ndefaults: [grpo, _self_]\nid: m{i}\nadvantage: {{pg_coef: {i + 1}.0}}\n")
+        rows.append(f"  - {{method: m{i}}}")
+    for i in range(3):
+        write(f"env/e{i}", f"# test\ndefaults: [alfworld, _self_]\nmax_steps: {20 + i}\n")
+        write(f"backbone/b{i}", f"# test\ndefaults: [tiny-s, _self_]\nname: b{i}\nclone_seed: {i}\n")
+    axes = "axes: {env: [e0, e1, e2], backbone: [b0, b1, b2], seed: [0, 1]}"
+    write("sweep/t", "\n".join(["rows:", *rows, axes, ""]))
+
+
+def _plan(hydra: Composer, *arguments: str) -> Plan:
+    return build_plan(hydra, parse(arguments, hydra.groups()))
+
+
+def test_combinations_put_together_equal_those_composed(
+    hydra: Composer, write: Write, stand_in_env: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_groups(write, 3)
+    plan = _plan(hydra, "sweep=t", "scale=test")
+    cheap = hydra.compositions
+    assert len(plan.cells) == 3 * 3 * 3 * 2
+    assert cheap <= 2 + 1 + 2 + 2 + 2
+    monkeypatch.setattr(Composer, "is_plain", lambda self, overrides: False)
+    composed = _plan(hydra, "sweep=t", "scale=test")
+    assert hydra.compositions > cheap + 9
+    assert [c.fingerprint for c in composed.cells] == [c.fingerprint for c in plan.cells]
+    assert [c.config for c in composed.cells] == [c.config for c in plan.cells]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# @package _global_\nmethod: {id: m1, advantage: {pg_coef: 2.0}}\ntraining: {lr: 0.5}\n",
+        "# test\ndefaults: [opid, _self_]\nid: m1\nadvantage: {pg_coef: 2.0}\ncoef_step: ${backbone.clone_seed}\n",
+    ],
+)
+def test_files_that_reach_beyond_their_section_are_composed_in_full(
+    hydra: Composer, write: Write, stand_in_env: None, text: str
+) -> None:
+    _write_groups(write, 2)
+    write("method/m1", text)
+    plan = _plan(hydra, "sweep=t")
+    direct = {
+        (c.row.id, c.point.env, c.point.backbone): _plan(
+            hydra, f"method={c.row.id}", f"env={c.point.env}", f"backbone={c.point.backbone}"
+        ).cells[0]
+        for c in plan.cells
+        if c.point.seed == 0
+    }
+    for cell in (c for c in plan.cells if c.point.seed == 0):
+        assert cell.fingerprint == direct[cell.row.id, cell.point.env, cell.point.backbone].fingerprint
+
+
+# ------------------------------------------------------------------------------------------------------------- records
+def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
+    plan = plan_of("sweep=main_table", "method=opid_random", f"out={tmp_path}")
+    first = plan.cells[0]
+    RunDirectory.create(plan.runs, first.config, first.fingerprint)
+    path = write_plan(plan, states(plan))
+    assert path == tmp_path / "results" / "main_table" / "plan.json"
+    content = json.loads(path.read_text())
+    assert {k: content[k] for k in ("version", "sweep", "title", "scale")} == {
+        "version": 1,
+        "sweep": "main_table",
+        "title": "Main table",
+        "scale": "local",
+    }
+    assert content["rows"][4] == {"id": "opid_random", "label": "OPID, random skills", "kind": "control"}
+    assert content["cells"][-1] == {
+        "fingerprint": plan.cells[-1].fingerprint,
+        "row": "opid_random",
+        "method": "opid",
+        "backbone": "tiny-s",
+        "env": "alfworld",
+        "fraction": 1.0,
+        "seed": 2,
+        "scale": "local",
+        "protocol": "fair",
+        "delta": ["method.skill.router"],
+        "base": "opid",
+        "selected": True,
+        "state": "pending",
+        "run_dir": f"runs/{plan.cells[-1].fingerprint}",
+    }
+    assert len(content["cells"]) == 15 and not content["cells"][0]["selected"]
+
+
+def test_expected_cost(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS)
+    plan = plan_of("sweep=t", "+expected_seconds.grpo=3600", "+expected_seconds={opid/tiny-s: 7200}", "seed=0")
+    text = plan_text(plan, states(plan))
+    assert "2 to run; expected CPU time: 3.00 hours" in text
+    assert "2 cells, 2 pending (2 more in the sweep, not selected)" in text
+    assert "unknown" in plan_text(plan_of("sweep=t"), states(plan_of("sweep=t")))
+
+
+def test_labels_say_what_differs(plan_of: PlanOf, write: Write) -> None:
+    write("sweep/t", ROWS.replace("fraction: [1.0]", "fraction: [0.2, 1.0]"))
+    plan = plan_of("sweep=t")
+    assert cell_label(plan, plan.cells[0]) == "GRPO fraction 0.2 seed 0"
+
+
+def test_paths_of_data_are_absolute_and_a_home_is_found(
+    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "games").mkdir()
+    (cell,) = plan_of("env.data=games", "env.cache=kept").cells
+    assert (cell.config.env.data, cell.config.env.cache) == (str(tmp_path / "games"), str(tmp_path / "kept"))
