@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from harness.errors import ConfigError, Problem
 from harness.files import RecordError
 from harness.folders import check_writable
 from harness.plan import Cell, Plan, states, write_plan
-from harness.record import RunDirectory
+from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.report import cell_label, plan_text, status_text
 from harness.states import COMPLETE, RunState
 
@@ -37,11 +38,12 @@ def plan(plan: Plan) -> int:
 def status(plan: Plan) -> int:
     """Print how far each cell is. Only reads."""
     found = {}
-    for cell in plan.cells:
+    for cell in plan.selected:
         path = plan.runs / cell.fingerprint
-        found[cell.fingerprint] = RunDirectory(path).state() if path.is_dir() else RunState()
+        nothing = RunState(planned_steps=planned_steps(cell.config), declared=declared_evaluations(cell.config))
+        found[cell.fingerprint] = RunDirectory(path).state() if path.is_dir() else nothing
     print(status_text(plan, found))
-    return _exit_status(plan, {name: state.state for name, state in found.items()})
+    return OK if all(state.is_complete for state in found.values()) else INCOMPLETE
 
 
 def tables(plan: Plan) -> int:
@@ -166,8 +168,9 @@ def _exit_status(plan: Plan, state_of: Mapping[str, str]) -> int:
     lacking = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
     if not lacking:
         return OK
-    for cell in lacking:
-        say(f"{state_of[cell.fingerprint]}: {cell_label(plan, cell)} ({_shown(plan.runs / cell.fingerprint)})")
+    counts = Counter(state_of[cell.fingerprint] for cell in lacking)
+    told = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    say(f"{len(lacking)} of {len(plan.selected)} cells are not complete ({told}); do=status says which and why")
     return INCOMPLETE
 
 
