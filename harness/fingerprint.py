@@ -1,7 +1,7 @@
 """Which run is this? A hash over everything that can change its result, and nothing else.
 
-Identity fields of the configuration, the version of the method's maths, and the identity of every task panel the run
-touches go in. Names and labels do not: two rows that train alike are one run, whatever a table calls them (the
+Identity fields of the configuration, the version of the method's maths, how the initial policy is made, and the
+identity of every task panel the run touches go in. Names and labels do not: two rows that train alike are one run, whatever a table calls them (the
 planner refuses that within one sweep, and shares the run between sweeps).
 """
 
@@ -90,16 +90,17 @@ def identity(config: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in found.items() if k not in ADDED_LATER or v != ADDED_LATER[k]}
 
 
-def fingerprint(config: RunConfig, method_version: int, panels: Mapping[str, str]) -> str:
+def fingerprint(config: RunConfig, method_version: int, backbone: str, panels: Mapping[str, str]) -> str:
     """16 hex digits naming the run.
 
-    method_version: of the method's maths. panels: panel name -> identity of its tasks, for each panel the run uses.
-    Raises ValueError for NaN and infinity.
+    method_version: of the method's maths. backbone: identity of the initial policy. panels: panel name -> identity of
+    its tasks, for each panel the run uses. Raises ValueError for NaN and infinity.
     """
     payload = {
         "version": FINGERPRINT_VERSION,
         "config": identity(config),
         "method": method_version,
+        "backbone": backbone,
         "panels": dict(panels),
     }
     text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)

@@ -175,14 +175,14 @@ def _check_distinct(cells: Iterable[Cell]) -> None:
 
 
 def _fingerprinted(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> list[Cell]:
-    panels = _Panels()
+    known = _Identities()
     found: list[Cell] = []
     for point in sweep.points:
         row = rows[point.row]
         command = cells.command_config(row, point.env, point.backbone)
         config = cells.config(row, point)
         try:
-            name = fingerprint(config, registry.method_spec(config.method.name).version, panels.of(config))
+            name = known.fingerprint(config)
         except (ValueError, FileNotFoundError) as error:
             raise ConfigError(Problem("", "", "", f"row {row.id!r}: {error}")) from error
         times = command.expected_seconds
@@ -191,20 +191,32 @@ def _fingerprinted(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> list[
     return found
 
 
-class _Panels:
-    """Identities of task panels, each asked for once."""
+class _Identities:
+    """Identities of task panels and initial policies, each asked for once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], str] = {}
+        self._panels: dict[tuple[Any, ...], str] = {}
+        self._backbones: dict[tuple[Any, ...], str] = {}
 
-    def of(self, config: RunConfig) -> dict[str, str]:
-        """Panel -> identity, for those the run uses: the train panel only if it trains."""
-        names = ["train", *config.evaluation.panels] if config.method.trains else config.evaluation.panels
+    def fingerprint(self, config: RunConfig) -> str:
+        version = registry.method_spec(config.method.name).version
         env = dataclasses.astuple(config.env)
-        for name in names:
-            if (*env, name) not in self._known:
-                self._known[(*env, name)] = registry.panel_identity(config.env, name)
-        return {name: self._known[(*env, name)] for name in names}
+        key = (*dataclasses.astuple(config.backbone), *env)
+        if key not in self._backbones:
+            self._backbones[key] = registry.backbone_identity(config.backbone, config.env)
+        return fingerprint(
+            config, version, self._backbones[key], {p: self._panel(config, env, p) for p in _used(config)}
+        )
+
+    def _panel(self, config: RunConfig, env: tuple[Any, ...], panel: str) -> str:
+        if (*env, panel) not in self._panels:
+            self._panels[*env, panel] = registry.panel_identity(config.env, panel)
+        return self._panels[*env, panel]
+
+
+def _used(config: RunConfig) -> list[str]:
+    """Panels that a run uses: the train panel only if it trains."""
+    return ["train", *config.evaluation.panels] if config.method.trains else list(config.evaluation.panels)
 
 
 # ------------------------------------------------------------------------------------------------------------- states

@@ -13,7 +13,7 @@ from harness.errors import suggest
 
 if TYPE_CHECKING:
     from envs.interface import EnvConfig, EnvSpec
-    from harness.config import RunConfig
+    from harness.config import BackboneConfig, RunConfig
     from methods.interface import MethodSpec
 
 # engine -> what it can do for a method. `teacher`: log-probs of the same tokens under another prompt; `aux_loss`: a
@@ -42,6 +42,13 @@ def panel_identity(config: EnvConfig, panel: str) -> str:
     from envs import panels
 
     return panels.panel_identity(config, panel)
+
+
+def backbone_identity(backbone: BackboneConfig, env: EnvConfig) -> str:
+    """What determines the weights of the initial policy, without making or loading them."""
+    from harness import backbones
+
+    return backbones.identity(backbone, env)
 
 
 def offered(config: RunConfig) -> frozenset[str]:
@@ -78,6 +85,7 @@ __all__ = [
     "CONTEXTS",
     "ENGINES",
     "LAUNCHERS",
+    "backbone_identity",
     "env_spec",
     "known_analyzer",
     "method_spec",

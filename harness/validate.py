@@ -94,7 +94,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "training.context": registry.CONTEXTS,
     "training.penalise": ("format", "inadmissible"),
     "evaluation.selection": ("last",),
-    "env.engine": ("textworld", "native"),
     "env.prompt": ("compact", "full"),
     "env.response": ("bare", "tagged"),
     "backbone.kind": ("embedded", "hub"),
@@ -178,6 +177,10 @@ def _environment(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem("env.name", config.env.name, origin("env.name"), str(error))
         return
+    engines = spec.metadata.get("engines", (config.env.engine,))
+    if config.env.engine not in engines:
+        fix = suggest(config.env.engine, engines, f"engines of env={spec.name}")
+        yield Problem("env.engine", config.env.engine, origin("env.engine"), fix)
     panels = config.evaluation.panels
     if not panels or len(set(panels)) != len(panels):
         fix = f"must name at least one panel, each once; env={spec.name} has {', '.join(spec.panels)}"

@@ -25,6 +25,7 @@ def stand_in_spec(*capabilities: str) -> EnvSpec:
         load_panel=_unused,  # type: ignore[arg-type]
         make=_unused,  # type: ignore[arg-type]
         prompter=_unused,  # type: ignore[arg-type]
+        metadata={"engines": ("textworld", "native")},
     )
 
 
@@ -38,6 +39,7 @@ def stand_in_env(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registry, "env_spec", lambda name: spec)
     monkeypatch.setattr(registry, "panel_identity", identity)
+    monkeypatch.setattr(registry, "backbone_identity", lambda backbone, env: "weights")
 
 
 @pytest.fixture

@@ -49,29 +49,30 @@ def test_identity_fields_change_the_fingerprint_and_runtime_fields_do_not(name: 
     config = RunConfig()
     other = changed(config, name)
     assert value(other, name) != value(config, name)
-    same = fingerprint(config, 1, PANELS) == fingerprint(other, 1, PANELS)
+    same = fingerprint(config, 1, "weights", PANELS) == fingerprint(other, 1, "weights", PANELS)
     assert same == (CLASSES[name] == "runtime")
 
 
 def test_golden_value() -> None:
     """If this fails, every earlier run is disowned: raise FINGERPRINT_VERSION and say so in the changelog, or class a
     new field in ADDED_LATER."""
-    assert fingerprint(RunConfig(), 1, PANELS) == "8b588fb141fd0412"
+    assert fingerprint(RunConfig(), 1, "weights", PANELS) == "9704c92e89b9e733"
 
 
-def test_method_version_panels_and_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {fingerprint(RunConfig(), 1, PANELS), fingerprint(RunConfig(), 2, PANELS)}
-    names.add(fingerprint(RunConfig(), 1, {**PANELS, "seen": "other"}))
-    names.add(fingerprint(RunConfig(), 1, {"seen": "b", "unseen": "c"}))
+def test_method_backbone_panels_and_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {fingerprint(RunConfig(), 1, "weights", PANELS), fingerprint(RunConfig(), 2, "weights", PANELS)}
+    names.add(fingerprint(RunConfig(), 1, "weights", {**PANELS, "seen": "other"}))
+    names.add(fingerprint(RunConfig(), 1, "weights", {"seen": "b", "unseen": "c"}))
+    names.add(fingerprint(RunConfig(), 1, "other weights", PANELS))
     monkeypatch.setattr(module, "FINGERPRINT_VERSION", module.FINGERPRINT_VERSION + 1)
-    names.add(fingerprint(RunConfig(), 1, PANELS))
-    assert len(names) == 5
+    names.add(fingerprint(RunConfig(), 1, "weights", PANELS))
+    assert len(names) == 6
     assert all(len(n) == 16 and set(n) <= set("0123456789abcdef") for n in names)
 
 
 def test_numbers_are_spelt_in_one_way() -> None:
     def name(**fields: Any) -> str:
-        return fingerprint(dataclasses.replace(RunConfig(), **fields), 1, PANELS)
+        return fingerprint(dataclasses.replace(RunConfig(), **fields), 1, "weights", PANELS)
 
     assert name(fraction=1) == name(fraction=1.0)
     training = RunConfig().training
@@ -84,7 +85,7 @@ def test_numbers_are_spelt_in_one_way() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_have_no_identity(bad: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
-        fingerprint(dataclasses.replace(RunConfig(), fraction=bad), 1, PANELS)
+        fingerprint(dataclasses.replace(RunConfig(), fraction=bad), 1, "weights", PANELS)
 
 
 def test_a_field_added_later_keeps_earlier_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:

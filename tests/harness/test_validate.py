@@ -84,6 +84,7 @@ def test_ranges() -> None:
         ({"evaluation__panels": []}, "must name at least one panel"),
         ({"evaluation__panels": ["seen", "seen"]}, "each once"),
         ({"evaluation__panels": ["sen"]}, "did you mean 'seen'? panels of env=alfworld: seen, train, unseen"),
+        ({"env__engine": "natve"}, "did you mean 'native'? engines of env=alfworld: native, textworld"),
         ({"env__data": "/nowhere/at/all"}, "env.data=/nowhere/at/all (origin of env.data): is not a folder"),
         ({"runtime__device": "gpu"}, "must be cpu, cuda or cuda:N"),
         (
