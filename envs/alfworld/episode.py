@@ -1,4 +1,4 @@
-"""What both engines share: loading a task's game file, counting steps, and turning what the engine says into results."""
+"""What both engines share: reading a task's game file, counting steps, turning what the engine says into results."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class AlfworldEpisode(ABC):
     @abstractmethod
     def _act(self, command: str) -> View: ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing
         """Release what the engine holds."""
 
     def reset(self, task: Task) -> Observation:

@@ -1,11 +1,11 @@
 """The packages' text grammar, evaluated without re-parsing.
 
 The grammar itself (rules, conditions, templates) is parsed by the `textworld` package; conditions are answered by its
-`State`. What is done here is the derivation: the package's own copies whole symbol trees and parses the same template at
-every step, which is nearly all of its time. Texts are the same, and a test holds them against the package's.
+`State`. What is done here is the derivation: the package's own copies whole symbol trees and parses the same template
+at every step, which is nearly all of its time. Texts are the same, and a test holds them against the package's.
 
-Expressions inside a template (`{r.name or r.id}`) are read as names, attributes, strings, `+` and `or`; anything else is
-refused, so that a game file cannot run code.
+Expressions inside a template (`{r.name or r.id}`) are read as names, attributes, strings, `+` and `or`; anything else
+is refused, so that a game file cannot run code.
 """
 
 from __future__ import annotations
@@ -171,9 +171,7 @@ class Grammar:
         for mapping in context.state.all_assignments(parse_query(condition), context.mapping):
             named = {placeholder.name: context.entities[variable.name] for placeholder, variable in mapping.items()}
             out.append(
-                Context(
-                    context.state, {**context.variables, **named}, {**context.mapping, **mapping}, context.entities
-                )
+                Context(context.state, {**context.variables, **named}, {**context.mapping, **mapping}, context.entities)
             )
         return out
 

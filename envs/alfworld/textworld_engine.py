@@ -34,7 +34,7 @@ from envs.alfworld.translation import Translation, Translations, home_for_packag
 from envs.interface import EnvironmentFailure, Task
 
 NOTHING = "Nothing happens."
-_KEPT_GAMES = 128  # parsed games kept per process
+_KEPT_GAMES = 160  # parsed games kept per process, about 1.5 MB each
 
 
 class _Facts(State):  # type: ignore[misc]
@@ -53,7 +53,8 @@ class _Facts(State):  # type: ignore[misc]
         return _Facts(self._logic, self._facts)
 
     def facts_with_signature(self, sig: Any) -> list[Any]:
-        return self._facts.get(sig, _NONE)
+        group: list[Any] = self._facts.get(sig, _NONE)
+        return group
 
     def add(self, fact: Any) -> None:
         """The fact holds from now on, and its negation does not."""
@@ -77,7 +78,7 @@ class _Facts(State):  # type: ignore[misc]
 
 
 def _fact(name: str, arguments: Sequence[Any]) -> Any:
-    """A proposition that the package does not memoise: its cache is never emptied, and would keep every game's facts."""
+    """A proposition outside the package's memo, which is never emptied and would keep the facts of every game."""
     fact = Proposition.__new__(Proposition)
     fact.__init__(name, arguments)
     return fact
@@ -148,10 +149,10 @@ class Game:
         if verb not in self._used:
             names = self.grammar.depends_on(self.actions[verb].template, self.translation.fluents)
             parameters = [parameter for parameter, _ in self.translation.parameters[verb]]
-            known = names is not None and names <= set(parameters)
-            self._used[verb] = tuple(i for i, p in enumerate(parameters) if p in names) if known and names else None
-            if known and not names:
-                self._used[verb] = ()
+            if names is None or not names <= set(parameters):
+                self._used[verb] = None
+            else:
+                self._used[verb] = tuple(i for i, parameter in enumerate(parameters) if parameter in names)
         return self._used[verb]
 
 

@@ -1,6 +1,6 @@
 """PDDL translated once per game: what Fast Downward's Python translator makes of a domain and a problem, kept on disk.
 
-Translating takes about 0.3 s; reading a kept translation takes milliseconds. The file holds data only (JSON, compressed).
+Translating takes about 0.3 s, reading a kept translation milliseconds. The file holds data only (compressed JSON).
 """
 
 from __future__ import annotations

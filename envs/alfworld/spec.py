@@ -1,0 +1,150 @@
+"""ALFWorld as a registered environment. Engines, prompts and rules are imported when they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envs.alfworld.demos import DEMONSTRATIONS_VERSION
+from envs.alfworld.facts import TASK_TYPES
+from envs.alfworld.worlds import GENERATOR_VERSION
+from envs.cache import cache_root
+from envs.interface import Demonstration, EnvConfig, Environment, EnvSpec, Hindsight, Lexicon, Panel, Prompter, Task
+from envs.panels import build_panel
+
+if TYPE_CHECKING:
+    from envs.alfworld.manifest import Entry
+
+NAME = "alfworld"
+PANELS = ("train", "seen", "unseen")
+ENGINES = ("textworld", "native")
+
+
+def data_root(config: EnvConfig) -> Path:
+    """What task locations are relative to: the user's data folder, or the folder of the generated games."""
+    if config.data:
+        return Path(config.data).expanduser()
+    from envs.alfworld import generated
+
+    return generated.root_of(config)
+
+
+def load_panel(config: EnvConfig, name: str) -> Panel:
+    """The panel `train`, `seen` or `unseen`: of the user's data if `env.data` is set, else of generated games.
+
+    Generated games are made on the first call. Raises ValueError for an unknown panel or engine, FileNotFoundError
+    naming each missing game.
+    """
+    _check(config)
+    if name not in PANELS:
+        raise ValueError(f"{NAME} has no panel {name!r}; it has {', '.join(PANELS)}")
+    version, entries = _entries(config, name)
+    return build_panel(NAME, version, name, [entry.task() for entry in entries])
+
+
+def _entries(config: EnvConfig, name: str) -> tuple[str, list[Entry]]:
+    if config.data:
+        from envs.alfworld import official
+
+        return official.panel_entries(data_root(config), name, cache_root(config))
+    from envs.alfworld import generated
+
+    _, version, entries = generated.panel_entries(config, name)
+    return version, list(entries)
+
+
+def panel_identity(config: EnvConfig, name: str) -> str:
+    """What determines the panel: the hash of the user's games, or what generated games are generated from."""
+    if config.data:
+        return _user_panel_hash(str(data_root(config)), str(cache_root(config)), name)
+    from envs.alfworld import generated
+
+    return f"{NAME}/{generated.data_version(config)}/{name}"
+
+
+@lru_cache(maxsize=64)
+def _user_panel_hash(data: str, cache: str, name: str) -> str:
+    """Planning asks once per cell: thousands of files are looked at once per process."""
+    return load_panel(EnvConfig(data=data, cache=cache), name).hash
+
+
+def make(config: EnvConfig) -> Environment:
+    """An environment with the configured engine. Raises ValueError for an unknown engine."""
+    _check(config)
+    if config.engine == "native":
+        from envs.alfworld.native_engine import NativeAlfworld
+
+        return NativeAlfworld(data_root(config), config.max_steps)
+    try:
+        from envs.alfworld.textworld_engine import TextworldAlfworld
+    except ImportError as error:
+        raise ValueError(
+            f"env.engine='textworld' needs packages that are not installed ({error}); "
+            "install agentic-rl-harness[alfworld] or set env.engine=native"
+        ) from error
+    return TextworldAlfworld(data_root(config), config.max_steps, cache_root(config))
+
+
+def walkthrough(config: EnvConfig, task: Task) -> list[str]:
+    """A solution of the task, from its game file. Raises EnvironmentFailure if the file is missing or changed."""
+    from envs.alfworld.episode import read_checked
+
+    return list(read_checked(data_root(config), task).get("walkthrough") or [])
+
+
+def _check(config: EnvConfig) -> None:
+    if config.engine not in ENGINES:
+        raise ValueError(f"env.engine={config.engine!r} is not one of {', '.join(ENGINES)}")
+
+
+def _prompter(config: EnvConfig) -> Prompter:
+    from envs.alfworld.prompts import make_prompter
+
+    return make_prompter(config)
+
+
+def _hindsight(config: EnvConfig) -> Hindsight:
+    from envs.alfworld.hindsight import hindsight
+
+    return hindsight
+
+
+def _library(config: EnvConfig) -> Callable[[Task], str]:
+    from envs.alfworld.library import skill_for
+
+    return skill_for
+
+
+def _lexicon(config: EnvConfig) -> Lexicon:
+    from envs.alfworld.lexicon import lexicon
+
+    return lexicon()
+
+
+def _demonstrations(config: EnvConfig) -> Callable[[int, int], Demonstration]:
+    from envs.alfworld.demos import demonstration
+
+    return demonstration
+
+
+SPEC = EnvSpec(
+    name=NAME,
+    task_types=TASK_TYPES,
+    panels=PANELS,
+    capabilities=frozenset({"hindsight", "library", "expert", "admissible"}),
+    load_panel=load_panel,
+    make=make,
+    prompter=_prompter,
+    hindsight=_hindsight,
+    library=_library,
+    lexicon=_lexicon,
+    demonstrations=_demonstrations,
+    metadata={
+        "panel_identity": panel_identity,
+        "walkthrough": walkthrough,
+        "engines": ENGINES,
+        "demonstrations_version": f"{DEMONSTRATIONS_VERSION}.{GENERATOR_VERSION}",
+    },
+)
