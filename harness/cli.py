@@ -33,7 +33,7 @@ class Arguments:
 def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit status. Messages and errors go to standard error, results to standard out."""
     try:
-        if any(a in ("-h", "--help") for a in argv):
+        if not argv or any(a in ("-h", "--help") for a in argv):  # a bare command should explain, not train
             from harness.help import help_text
 
             print(help_text())

@@ -117,7 +117,7 @@ def _check_values(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> None:
     selected = [point for point in sweep.points if point in sweep.selected]
     for (row_id, env, backbone), point in _combinations(selected).items():
         row = rows[row_id]
-        config = cells.config(row, point)
+        config = run_config(cells.command_config(row, env, backbone), point=point)
 
         def origin(key: str, row: Row = row, env: str = env, backbone: str = backbone) -> str:
             return cells.origin(row, env, backbone, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,10 @@ from harness.schema import exists, nearest_key
 KINDS = ("method", "control", "baseline")
 GRID_AXES = ("env", "backbone", "fraction", "seed")
 SINGLE = "single"
+
+# Names of sweeps are folders; "/" in a row's name sets off what the command line varied.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_NAME_FIX = "letters, digits, and _ . + -"
 
 Groups = Mapping[str, Sequence[str]]
 
@@ -72,6 +77,8 @@ def expand(config: SweepConfig, file: str, command: CommandLine, groups: Groups)
     points = _exclude(list(_grid(rows)), config.exclude, origin)
     selected = _select(points, command.axes, file)
     name, title = config.name or file, config.title or file
+    if not _NAME.fullmatch(name):
+        raise ConfigError(Problem("sweep.name", name, origin, f"names a folder; use {_NAME_FIX}"))
     return Sweep(name, title, origin, rows, tuple(points), selected, command.changes, common)
 
 
@@ -113,6 +120,8 @@ def _rows(config: SweepConfig, common: Mapping[str, str], origin: str, groups: G
         axes = {axis: _axis(axis, row.axes.get(axis, shared[axis]), where, origin, groups) for axis in GRID_AXES}
         overrides = {**common, **_overrides(row.set, f"{where}.set", origin, groups)}
         identifier = row.id or row.method
+        if not _NAME.fullmatch(identifier):
+            raise ConfigError(Problem(f"{where}.id", identifier, origin, f"use {_NAME_FIX}"))
         rows.append(Row(identifier, row.method, row.label, row.kind, row.base, tuple(row.delta), overrides, axes))
     _check_names(rows, origin)
     return tuple(rows)
@@ -198,10 +207,17 @@ def _exclude(points: list[Point], entries: Sequence[Mapping[str, Any]], origin: 
 
 
 def _matches(point: Point, entry: Mapping[str, Any]) -> bool:
-    return all(
-        getattr(point, key) in (list(value) if isinstance(value, (list, tuple)) else [value])
-        for key, value in entry.items()
-    )
+    def holds(key: str, wanted: Any) -> bool:
+        listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+        here = _row_names(point) if key == "row" else (getattr(point, key),)
+        return any(value in listed for value in here)
+
+    return all(holds(key, wanted) for key, wanted in entry.items())
+
+
+def _row_names(point: Point) -> tuple[str, ...]:
+    """A row's name, and without what the command line varied."""
+    return (point.row, point.row.partition("/")[0])
 
 
 def _select(points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file: str) -> frozenset[Point]:
@@ -221,7 +237,7 @@ def _select(points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file
 def _coordinates(point: Point, axis: str) -> tuple[Any, ...]:
     if axis != "method":
         return (getattr(point, axis),)
-    return (point.method, point.row, point.row.partition("/")[0])
+    return (point.method, *_row_names(point))
 
 
 def _not_in_sweep(axis: str, value: Any, present: Sequence[Any], file: str) -> Problem:

@@ -254,6 +254,11 @@ def test_cfg_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert "steps: 7" in printed and "id: opid\n" in printed and "title: Quick check" in printed
 
 
+def test_a_bare_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    assert "usage: python -m harness" in capsys.readouterr().out
+
+
 def test_multirun_flag_is_accepted(world: World, tmp_path: Path) -> None:
     assert cli.main(["-m", "method=vanilla", f"out={tmp_path}"]) == 0
 

@@ -79,6 +79,8 @@ def test_other_keys_with_several_values_multiply_rows() -> None:
     ("fields", "said"),
     [
         ({"rows": []}, "at least one row"),
+        ({"name": "../elsewhere"}, "sweep.name=../elsewhere"),
+        ({"rows": [RowConfig(method="grpo", id="a/b")]}, "sweep.rows[0].id=a/b"),
         ({"rows": [RowConfig(method="gpro")]}, "sweep.rows[0]): did you mean 'grpo'?"),
         ({"rows": [RowConfig(method="grpo", kind="contrl")]}, "did you mean 'control'?"),
         ({"rows": [RowConfig(method="grpo"), RowConfig(method="grpo")]}, "two rows have this name"),
@@ -103,6 +105,11 @@ def test_other_keys_with_several_values_multiply_rows() -> None:
 def test_mistakes_in_a_sweep_are_named(fields: dict[str, Any], said: str) -> None:
     problem = problem_of(**fields)
     assert said in problem and "sweeps/sweep/t.yaml" in problem, problem
+
+
+def test_exclusions_hold_for_varied_rows_too() -> None:
+    made = sweep(parse(["sweep=t", "training.lr=1,2"], GROUPS), exclude=[{"row": "grpo"}])
+    assert {p.row for p in made.points} == {"vanilla/training.lr=1", "vanilla/training.lr=2"}
 
 
 def test_an_exclusion_may_overlap_another() -> None:
