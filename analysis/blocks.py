@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from analysis import stats
 from analysis.cells import ALL, MEASURED, Cell, Metric, Status, ordered_types, short_type
 from analysis.collect import Line, Records
+from analysis.curves import Budget
 from analysis.published import PublishedRow
 from analysis.render import LEFT, RIGHT, Block, Text
 
@@ -33,6 +34,8 @@ class Tables:
 
     success, learning, costs: by line, place, metric and column; versus: reference row -> differences to it
     reference, untrained: row ids that differences are taken to
+    complete: complete runs of each line; budgets: see curves.budgets
+    codes: warnings by line and place (empty: about all its places)
     """
 
     records: Records
@@ -43,15 +46,23 @@ class Tables:
     costs: Mapping[Key, Cell]
     versus: Mapping[str, Mapping[Key, Cell]]
     published: Sequence[PublishedRow]
-    complete: Mapping[Line, int] = field(default_factory=dict)
+    complete: Mapping[Line, int]
+    budgets: Mapping[tuple[str, str, float, str, str], Budget]
+    codes: Mapping[tuple[Line, str], tuple[str, ...]]
 
     def label_of(self, row: str) -> str:
         return next((line.label for line in self.records.lines if line.row == row), row)
 
-    def places(self) -> list[str]:
-        """`<panel>/<skills>`: without skills first, then by panel."""
-        found = {place for _, place, _, _ in self.success}
-        return sorted(found, key=lambda p: (not p.endswith("/off"), p))
+    def places(self) -> list[tuple[str, str]]:
+        """Environment and `<panel>/<skills>`: without skills first, then by panel."""
+        found = {(line.env, place) for line, place, _, _ in self.success}
+        return sorted(found, key=lambda p: (p[0], not p[1].endswith("/off"), p[1]))
+
+    def warned(self, cell: Cell) -> tuple[str, ...]:
+        """Codes of the warnings about this cell's line and place."""
+        if cell.line is None:
+            return ()
+        return tuple(sorted({*self.codes.get((cell.line, cell.place), ()), *self.codes.get((cell.line, ""), ())}))
 
 
 def by_key(cells: Iterable[Cell]) -> dict[Key, Cell]:
@@ -119,7 +130,6 @@ def _entry(tables: Tables, cell: Cell | None, short: bool = False) -> Text:
 # ---------------------------------------------------------------------------------------------- rows
 def line_label(tables: Tables, line: Line) -> str:
     """The row's label, with whatever else tells its lines apart."""
-    lines = tables.records.lines
     parts = [line.label]
     for name, text in (
         ("env", line.env),
@@ -128,15 +138,15 @@ def line_label(tables: Tables, line: Line) -> str:
         ("scale", f"scale {line.scale}"),
         ("protocol", f"protocol {line.protocol}"),
     ):
-        if len({getattr(other, name) for other in lines}) > 1:
+        if name in tables.records.varying:
             parts.append(text)
     return " · ".join(parts)
 
 
 def seeds_text(tables: Tables, cell: Cell) -> str:
-    """Complete seeds behind the number, of those planned."""
+    """Complete seeds behind the number, of those planned, and ! if a warning is about them."""
     n = cell.interval.n if cell.interval is not None else tables.complete.get(cell.line, 0) if cell.line else 0
-    return f"{n}/{cell.n_planned}"
+    return f"{n}/{cell.n_planned}{' !' if tables.warned(cell) else ''}"
 
 
 def prompt_text(cell: Cell) -> str:
@@ -148,9 +158,9 @@ def prompt_text(cell: Cell) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- tables
-def success_block(tables: Tables, place: str) -> Block:
+def success_block(tables: Tables, env: str, place: str) -> Block:
     """Success by task type, micro, macro, length, invalid share, and what was measured."""
-    keys = [key for key in tables.success if key[1] == place]
+    keys = [key for key in tables.success if key[0].env == env and key[1] == place]
     types = ordered_types([column for _, _, metric, column in keys if metric == Metric.SUCCESS])
     others = [
         (Metric.MICRO, "Micro %"),
@@ -175,7 +185,7 @@ def success_block(tables: Tables, place: str) -> Block:
         rows.append((*start, *entries, *(Text(a) for a in about)))
     panel, _, skills = place.rpartition("/")
     return Block(
-        f"Success on {panel}, skills {skills} in the prompt",
+        f"{env}: success on {panel}, skills {skills} in the prompt",
         (
             *("Row", "Kind", "Seeds"),
             *(f"{short_type(t)} %" for t in types),
@@ -218,7 +228,6 @@ def learning_block(tables: Tables) -> Block:
     """Training success first and last, areas, their differences, and what training changed on each panel."""
     label = tables.label_of(tables.reference)
     untrained = tables.versus.get(tables.untrained, {})
-    places = [p for p in tables.places() if any(k[1] == p for k in untrained)]
     columns = [
         (Metric.TRAIN_FIRST, "First 5 %"),
         (Metric.TRAIN_LAST, "Last 5 %"),
@@ -229,7 +238,9 @@ def learning_block(tables: Tables) -> Block:
     ]
     rows = []
     lines = list(dict.fromkeys(key[0] for key in tables.learning))
-    shown = [p for p in places if any((line, p, Metric.DIFFERENCE_MICRO, ALL) in untrained for line in lines)]
+    training = set(lines)
+    there = {place for line, place, _, _ in untrained if line in training}
+    shown = [place for place in dict.fromkeys(place for _, place in tables.places()) if place in there]
     for line in lines:
         cells = [tables.learning.get((line, "train", metric, ALL)) for metric, _ in columns]
         cells += [untrained.get((line, place, Metric.DIFFERENCE_MICRO, ALL)) for place in shown]
@@ -304,7 +315,7 @@ def published_block(tables: Tables, why: str) -> Block | None:
         (
             *("Our row", "Paper's row", "Backbone"),
             *(name for _, _, name in metrics),
-            *("Δ ours − theirs", "Panel", "Source", "Status", "Provenance"),
+            *("Δ ours − theirs", "Split", "Source", "Status", "Provenance"),
         ),
         tuple(rows),
         f"In italics: numbers of other people. Δ is n/a everywhere: {why}. ‡: derived from the printed cells, never "

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import stats
@@ -139,17 +138,17 @@ def measured(line: Line) -> Status:
 class Evaluation:
     """The complete runs of one line at one place.
 
-    seeds [S]; tasks [T] (ids); types [T]; success [S, T]: mean over repeats, NaN where no repeat was graded
-    length, invalid [S]: see Metric; protocol: what all episodes share (temperature as text)
+    seeds [S]; tasks [T] (ids, sorted); types [T]; success [S, T]: mean over repeats, NaN where no repeat was graded
+    plays [S, T]: graded episodes; length, invalid [S]: see Metric; protocol: what all episodes share, as text
     """
 
     seeds: NDArray[np.int64]
-    tasks: NDArray[np.object_]
+    tasks: NDArray[np.str_]
     types: NDArray[np.object_]
     success: NDArray[np.float64]
+    plays: NDArray[np.int64]
     length: NDArray[np.float64]
     invalid: NDArray[np.float64]
-    n_episodes: int
     protocol: Mapping[str, str]
 
 
@@ -209,7 +208,7 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
         episodes=("length", "size"), steps=("length", "sum"), wrong=("wrong", "sum")
     )
     by_task = graded.groupby([*keys, "seed", "task_id", "task_type"], observed=True, sort=True)
-    per_task = by_task["success"].mean().reset_index()
+    per_task = by_task["success"].agg(["mean", "size"]).reset_index()
     shared = done.drop_duplicates(keys)[[*keys, *PROTOCOL]].astype(object)
     protocols = {(row[0], row[1]): _protocol(row[2:]) for row in shared.itertuples(index=False)}
     seed_groups = dict(grouped(per_seed.reset_index(), keys))
@@ -223,16 +222,18 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
         ids = rows["task_id"].astype(object).to_numpy()
         tasks, at, column = np.unique(ids.astype(str), return_index=True, return_inverse=True)
         success = np.full((seeds.size, tasks.size), np.nan)
-        success[row, column] = rows["success"].to_numpy(dtype=float)
+        success[row, column] = rows["mean"].to_numpy(dtype=float)
+        plays = np.zeros(success.shape, dtype=np.int64)
+        plays[row, column] = rows["size"].to_numpy(dtype=np.int64)
         steps = by_seed["steps"].to_numpy(dtype=float)
         found[key] = Evaluation(
             seeds,
-            tasks.astype(object),
+            tasks,
             rows["task_type"].astype(object).to_numpy()[at],
             success,
+            plays,
             steps / by_seed["episodes"].to_numpy(),
             by_seed["wrong"].to_numpy(dtype=float) / np.where(steps > 0, steps, np.nan),
-            int(by_seed["episodes"].sum()),
             protocols[line, place],
         )
     return found
@@ -308,27 +309,28 @@ def _line_at_place(
 
 def _filled(cell: Cell, e: Evaluation) -> Cell:
     assert cell.line is not None
-    seeds, n_tasks, effective = _values(e, cell.metric, cell.column)
-    filled = replace(cell, n_tasks=n_tasks, n_episodes=e.n_episodes, protocol=e.protocol)
+    seeds, effective = _values(e, cell.metric, cell.column)
+    chosen = e.types == cell.column if cell.metric == Metric.SUCCESS else np.full(e.types.shape, True)
+    episodes = int(e.plays[:, chosen].sum())
+    filled = replace(cell, n_tasks=int(chosen.sum()), n_episodes=episodes, protocol=e.protocol)
     bad = [int(s) for s in e.seeds[~np.isfinite(seeds)]]
     if bad:
         return replace(filled, status=Status.INVALID, note=f"nothing graded in seed {', '.join(map(str, bad))}")
     return replace(filled, status=measured(cell.line), interval=_interval(cell.metric, seeds, effective))
 
 
-def _values(e: Evaluation, metric: Metric, column: str) -> tuple[NDArray[np.float64], int, float]:
-    """Seed-level values [S], tasks behind each, and how many independent tasks they are worth."""
-    n = e.tasks.size
+def _values(e: Evaluation, metric: Metric, column: str) -> tuple[NDArray[np.float64], float]:
+    """Seed-level values [S], and how many independent tasks each is worth."""
+    n = float(e.tasks.size)
     if metric == Metric.SUCCESS:
         chosen = e.types == column
-        count = int(chosen.sum())
-        return stats.average_by_seed(e.success[:, chosen], e.types[chosen], macro=False), count, float(count)
+        return stats.average_by_seed(e.success[:, chosen], e.types[chosen], macro=False), float(chosen.sum())
     if metric == Metric.MICRO:
-        return stats.average_by_seed(e.success, e.types, macro=False), n, float(n)
+        return stats.average_by_seed(e.success, e.types, macro=False), n
     if metric == Metric.MACRO:
-        counts = pd.Series(e.types).value_counts()
-        return stats.average_by_seed(e.success, e.types, macro=True), n, stats.effective_n([int(c) for c in counts])
-    return (e.length if metric == Metric.LENGTH else e.invalid), n, float(n)
+        _, counts = np.unique(e.types.astype(str), return_counts=True)
+        return stats.average_by_seed(e.success, e.types, macro=True), stats.effective_n(counts.tolist())
+    return (e.length if metric == Metric.LENGTH else e.invalid), n
 
 
 def _interval(metric: Metric, seeds: NDArray[np.float64], n: float) -> stats.Interval:

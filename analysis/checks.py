@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.collect import DataWarning, grouped
+from analysis.collect import METRICS, DataWarning, grouped, metrics_by_cell
 
 if TYPE_CHECKING:
     from analysis.collect import Records
@@ -51,8 +51,9 @@ def check(records: Records) -> tuple[DataWarning, ...]:
 def name_of(records: Records, line: int) -> str:
     """Row id, with its setting where the row has several lines."""
     here = records.lines[line]
-    alone = sum(other.row == here.row for other in records.lines) == 1
-    return here.row if alone else f"{here.row} ({here.backbone}, {here.env}, {here.fraction:g})"
+    return (
+        here.row if here.row in records.rows_alone else f"{here.row} ({here.backbone}, {here.env}, {here.fraction:g})"
+    )
 
 
 def _list(values: Iterable[Any], limit: int = 4) -> str:
@@ -136,7 +137,7 @@ def _bad_episodes(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]
         (
             "not_the_last_checkpoint",
             (done["selection"] == "last") & (done["checkpoint_step"].to_numpy(dtype=float) != last_step),
-            "selection is `last`, but {n} episodes were played by another checkpoint than the last step's",
+            "selection is “last”, but {n} episodes were played by another checkpoint than the last step's",
         ),
     )
     for code, found, text in tests:
@@ -159,14 +160,15 @@ def _counts(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]:
     plays = distinct.groupby([*keys, "task_id"], observed=True).size().rename("plays").reset_index()
     plays["repeats"] = summary["repeats"].reindex(pd.MultiIndex.from_frame(plays[keys])).to_numpy()
     uneven = plays[plays["plays"] != plays["repeats"]].groupby(keys, observed=True)["task_id"].agg(list).to_dict()
+    lines, seeds = records.cells["line"].tolist(), records.cells["seed"].tolist()
+    evaluations = records.cells["evaluations"].tolist()
     for (cell, place), n, excluded, wins, repeats in summary.itertuples():
-        here = records.cells.loc[cell]
-        who = f"{name_of(records, here['line'])} on {place}, seed {here['seed']}"
+        who = f"{name_of(records, lines[cell])} on {place}, seed {seeds[cell]}"
         if tasks := uneven.get((cell, place)):
             text = f"{len(tasks)} tasks not played exactly {_times(repeats)} ({_list(tasks)})"
             yield DataWarning("not_exactly_once", f"{who}: {text}", (int(cell),), place, INVALID)
         graded = n - excluded
-        said = here["evaluations"].get(place, {})
+        said = evaluations[cell].get(place, {})
         declared = tuple(said.get(k, "nothing") for k in ("requested", "graded", "excluded"))
         if declared != (n, graded, excluded):
             text = (
@@ -238,24 +240,24 @@ def _code(records: Records) -> Iterator[DataWarning]:
 
 def _curves(records: Records) -> Iterator[DataWarning]:
     """Training curves that cannot be averaged: steps that are missing, NaN, or a CPU time that decreases."""
-    curves = dict(grouped(records.metrics, "cell"))
+    curves = metrics_by_cell(records)
+    nothing = np.empty(0, dtype=np.int64), np.empty((0, len(METRICS)))
+    wanted = [METRICS.index("train/success"), METRICS.index("time/cpu_total_s")]
     cells = records.cells[records.cells["complete"].to_numpy(dtype=bool)]
     for number, line, seed, planned in zip(
         cells.index, cells["line"], cells["seed"], cells["planned_steps"], strict=True
     ):
         if not planned:
             continue
-        curve = curves.get(int(number))
-        steps = [] if curve is None else curve["step"].tolist()
+        steps, values = curves.get(int(number), nothing)
+        values = values[:, wanted]
         code, text = "", ""
-        if sorted(steps) != list(range(1, int(planned) + 1)):
+        if steps.tolist() != list(range(1, int(planned) + 1)):
             code, text = "curve_gap", f"training metrics of {len(steps)} of {planned} steps"
-        elif curve is not None:
-            values = curve.sort_values("step")[["train/success", "time/cpu_total_s"]].to_numpy()
-            if not np.isfinite(values).all():
-                code, text = "nan_curve", "train/success or time/cpu_total_s is NaN or infinite"
-            elif (np.diff(values[:, 1], prepend=0.0) < 0).any() or values[-1, 1] <= 0:
-                code, text = "cpu_decreases", "time/cpu_total_s decreases or stays zero"
+        elif not np.isfinite(values).all():
+            code, text = "nan_curve", "train/success or time/cpu_total_s is NaN or infinite"
+        elif (np.diff(values[:, 1], prepend=0.0) < 0).any() or values[-1, 1] <= 0:
+            code, text = "cpu_decreases", "time/cpu_total_s decreases or stays zero"
         if code:
             message = f"{name_of(records, int(line))}, seed {seed}: {text}; its learning curve is left out"
             yield DataWarning(code, message, (int(number),), "train")

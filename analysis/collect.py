@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from harness.errors import ConfigError, Problem, suggest
 from harness.files import RecordError, read_json_object
@@ -114,6 +118,18 @@ class Records:
     episodes: pd.DataFrame
     metrics: pd.DataFrame
     warnings: tuple[DataWarning, ...]
+
+    @cached_property
+    def rows_alone(self) -> frozenset[str]:
+        """Rows that have one line only, so that their id names it."""
+        counts = Counter(line.row for line in self.lines)
+        return frozenset(row for row, count in counts.items() if count == 1)
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """What differs between lines besides the row: names of Line's fields."""
+        names = ("backbone", "env", "fraction", "scale", "protocol")
+        return frozenset(name for name in names if len({getattr(line, name) for line in self.lines}) > 1)
 
 
 # ---------------------------------------------------------------------------------------------- the plan
@@ -215,17 +231,39 @@ def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], list[str]]:
 
 
 def read_episodes(path: Path) -> tuple[pa.Table | None, list[str]]:
-    """Episode records in EPISODE_SCHEMA, or None and the reason. No file: None without a reason."""
+    """Episode records with EPISODE_SCHEMA's columns (types as written), or None and why. No file: None, no reason."""
     try:
+        # Small files: threads within one cost more than they save.
         with pq.ParquetFile(path) as file:
-            missing = [name for name in EPISODE_SCHEMA.names if name not in file.schema_arrow.names]
+            missing = sorted(set(EPISODE_SCHEMA.names) - set(file.schema_arrow.names))
             if missing:
                 return None, [f"episodes.parquet has no column {', '.join(missing)}"]
-            return file.read(columns=EPISODE_SCHEMA.names).select(EPISODE_SCHEMA.names).cast(EPISODE_SCHEMA), []
+            return file.read(columns=EPISODE_SCHEMA.names, use_threads=False), []
     except FileNotFoundError:
         return None, []
     except (OSError, pa.ArrowException) as error:
         return None, [f"episodes.parquet cannot be read ({error})"]
+
+
+def _joined(tables: Mapping[int, pa.Table]) -> tuple[pa.Table, list[int], list[tuple[int, str]]]:
+    """All episodes in EPISODE_SCHEMA, the cells they come from (one per table), and cells whose types do not fit.
+
+    Tables that were written alike are joined before their types are set: that is once instead of once per run.
+    """
+    by_schema: dict[str, list[int]] = {}
+    for number, table in tables.items():
+        by_schema.setdefault(table.schema.to_string(show_schema_metadata=False), []).append(number)
+    parts: list[pa.Table] = []
+    order: list[int] = []
+    unfit: list[tuple[int, str]] = []
+    for numbers in by_schema.values():
+        whole = pa.concat_tables([tables[n] for n in numbers]).select(EPISODE_SCHEMA.names)
+        try:
+            parts.append(whole.replace_schema_metadata(None).cast(EPISODE_SCHEMA))
+            order += numbers
+        except pa.ArrowException as error:
+            unfit += [(n, f"episodes.parquet holds values of another type ({error})") for n in numbers]
+    return pa.concat_tables(parts) if parts else EPISODE_SCHEMA.empty_table(), order, unfit
 
 
 def _state(folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -260,36 +298,41 @@ def collect(out: Path, sweep: str) -> Records:
     lines, of_cell = _lines(plan)
     warnings: list[DataWarning] = []
     states: list[dict[str, Any]] = []
-    tables: list[pa.Table] = []
+    tables: dict[int, pa.Table] = {}
     metrics: list[dict[str, float]] = []
+
+    def warn(code: str, number: int, messages: Sequence[str], refuses: str = "") -> None:
+        who = f"{plan['cells'][number]['row']}, seed {plan['cells'][number]['seed']}"
+        warnings.extend(DataWarning(code, f"{who}: {text}", (number,), refuses=refuses) for text in messages)
+
     for number, cell in enumerate(plan["cells"]):
         folder = out / cell["run_dir"]
         state, broken = _state(folder)
         steps, remarks = read_metrics(folder / "spool.jsonl")
         table, unreadable = read_episodes(folder / "episodes.parquet")
-        who = f"{cell['row']}, seed {cell['seed']}"
-        for code, refuses, messages in (
-            ("unreadable_state", "invalid", broken),
-            ("spool", "", remarks),
-            ("unreadable_episodes", "invalid", unreadable),
-        ):
-            warnings += [DataWarning(code, f"{who}: {text}", (number,), refuses=refuses) for text in messages]
+        warn("unreadable_state", number, broken, "invalid")
+        warn("spool", number, remarks)
+        warn("unreadable_episodes", number, unreadable, "invalid")
         states.append(state)
         metrics += [{"cell": number, "step": step, **values} for step, values in steps.items()]
         if table is not None:
-            tables.append(table.append_column("cell", pa.repeat(pa.scalar(number, pa.int32()), table.num_rows)))
+            tables[number] = table
+    episodes, order, unfit = _joined(tables)
+    for number, message in unfit:
+        warn("unreadable_episodes", number, [message], "invalid")
     cells = _cells_frame(plan, of_cell, states)
+    of_episode = np.repeat(np.array(order, dtype=np.int32), [tables[n].num_rows for n in order])
     records = Records(
         sweep,
         str(plan.get("title") or sweep),
         str(plan.get("scale") or ""),
         lines,
         cells,
-        _episodes_frame(tables, cells),
+        _episodes_frame(episodes, of_episode, cells),
         pd.DataFrame(metrics, columns=["cell", "step", *METRICS]).astype({"cell": "int64", "step": "int64"}),
         (),
     )
-    return Records(**{**vars(records), "warnings": (*warnings, *check(records))})
+    return replace(records, warnings=(*warnings, *check(records)))
 
 
 def _cells_frame(plan: Mapping[str, Any], of_cell: Sequence[int], states: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -311,17 +354,16 @@ def _cells_frame(plan: Mapping[str, Any], of_cell: Sequence[int], states: Sequen
     return frame
 
 
-def _episodes_frame(tables: Sequence[pa.Table], cells: pd.DataFrame) -> pd.DataFrame:
-    schema = EPISODE_SCHEMA.append(pa.field("cell", pa.int32()))
-    whole = pa.concat_tables(tables) if tables else schema.empty_table()
-    for position, item in enumerate(schema):
+def _episodes_frame(episodes: pa.Table, of_cell: NDArray[np.int32], cells: pd.DataFrame) -> pd.DataFrame:
+    for position, item in enumerate(EPISODE_SCHEMA):
         if pa.types.is_string(item.type):  # a few distinct values in many rows: categories
-            column = whole.column(position)
+            column = episodes.column(position)
             if item.name == "failure":  # an empty reason is no failure
                 column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-            whole = whole.set_column(position, item.name, column.dictionary_encode())
-    frame: pd.DataFrame = whole.to_pandas()
-    index = frame["cell"].to_numpy()
+            episodes = episodes.set_column(position, item.name, column.dictionary_encode())
+    frame: pd.DataFrame = episodes.to_pandas()
+    frame["cell"] = of_cell
+    index = of_cell
     for name in ("line", "seed", "complete"):
         frame[name] = cells[name].to_numpy()[index]
     frame["complete"] = frame["complete"].astype(bool)
@@ -331,6 +373,15 @@ def _episodes_frame(tables: Sequence[pa.Table], cells: pd.DataFrame) -> pd.DataF
         [names[pair] for pair in zip(frame["panel"].astype(object), frame["skills"].astype(object), strict=True)]
     )
     return frame
+
+
+def metrics_by_cell(records: Records) -> dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Cell -> (steps [N] in rising order, values [N, METRICS])."""
+    frame = records.metrics.sort_values(["cell", "step"])
+    cells, starts = np.unique(frame["cell"].to_numpy(dtype=np.int64), return_index=True)
+    steps = np.split(frame["step"].to_numpy(dtype=np.int64), starts[1:])
+    values = np.split(frame[list(METRICS)].to_numpy(dtype=np.float64), starts[1:])
+    return {int(cell): (s, v) for cell, s, v in zip(cells, steps, values, strict=False)}
 
 
 def grouped(frame: pd.DataFrame, keys: str | list[Any]) -> Iterator[tuple[Any, pd.DataFrame]]:

@@ -16,9 +16,9 @@ from analysis.checks import IN_WORDS, PROTOCOL
 from analysis.collect import Line, Records
 
 
-def reference_line(lines: Sequence[Line], of: Line, row: str) -> int | None:
-    """Index of the line of `row` with the same backbone, environment, fraction, scale and protocol as `of`."""
-    return next((i for i, line in enumerate(lines) if line.row == row and line.setting == of.setting), None)
+def reference_lines(lines: Sequence[Line], row: str) -> dict[tuple[str, str, float, str, str], int]:
+    """Setting (backbone, environment, fraction, scale, protocol) -> index of the line of `row` in it."""
+    return {line.setting: index for index, line in enumerate(lines) if line.row == row}
 
 
 def difference_cells(records: Records, measurements: Measurements, row: str) -> list[Cell]:
@@ -29,38 +29,38 @@ def difference_cells(records: Records, measurements: Measurements, row: str) -> 
     family per metric: all lines and places of the sweep.
     """
     found = measurements.found
+    others = reference_lines(records.lines, row)
     cells: list[Cell] = []
     for line, its_places in measurements.places.items():
         here = records.lines[line]
         if here.row == row:
             continue
-        other = reference_line(records.lines, here, row)
+        other = others.get(here.setting)
         for place in its_places:
+            mine, theirs, note = found.get((line, place)), None, ""
+            if other is not None:
+                theirs = found.get((other, place))
+                plain = f"{place.rpartition('/')[0]}/off"
+                if theirs is None and plain != place and (theirs := found.get((other, plain))):
+                    note = f"with skills in its prompt, {records.lines[other].label} without"
             status = refused(measurements.refusals, line, place)
-            for metric in (Metric.DIFFERENCE_MICRO, Metric.DIFFERENCE_MACRO):
-                mine, theirs, note = found.get((line, place)), None, ""
-                if other is not None:
-                    theirs = found.get((other, place))
-                    plain = f"{place.rpartition('/')[0]}/off"
-                    if theirs is None and plain != place and (theirs := found.get((other, plain))):
-                        note = f"skills in the prompt of {here.row}, not of {row}"
-                why = _why_not(row, other, mine, theirs, status)
-                nothing = status or (Status.MISSING if mine is None else Status.NOT_APPLICABLE)
-                cell = Cell(
-                    line=here,
-                    place=place,
-                    metric=metric,
-                    column=ALL,
-                    unit="points",
-                    interval=None,
-                    status=nothing,
-                    n_planned=measurements.planned[line],
-                    reference=row,
-                    note=why,
-                )
-                if not why and mine is not None and theirs is not None:
-                    cell = _difference(replace(cell, note=note), mine, theirs)
-                cells.append(cell)
+            why = _why_not(row, other, mine, theirs, status)
+            cell = Cell(
+                line=here,
+                place=place,
+                metric=Metric.DIFFERENCE_MICRO,
+                column=ALL,
+                unit="points",
+                interval=None,
+                status=status or (Status.MISSING if mine is None else Status.NOT_APPLICABLE),
+                n_planned=measurements.planned[line],
+                reference=row,
+                note=why,
+            )
+            if why or mine is None or theirs is None:
+                cells += [cell, replace(cell, metric=Metric.DIFFERENCE_MACRO)]
+            else:
+                cells += _differences(replace(cell, note=note), mine, theirs)
     return with_holm(cells)
 
 
@@ -83,20 +83,39 @@ def _why_not(
     return ""
 
 
-def _difference(cell: Cell, mine: Evaluation, theirs: Evaluation) -> Cell:
+def _differences(cell: Cell, mine: Evaluation, theirs: Evaluation) -> list[Cell]:
+    """The micro and the macro difference."""
+    a, b = _common(mine.seeds, theirs.seeds)
+    i, j = _common(mine.tasks, theirs.tasks)
+    table = mine.success[np.ix_(a, i)] - theirs.success[np.ix_(b, j)]
+    types = mine.types[i]
+    graded = int(np.count_nonzero(~np.isnan(table)))
+    cell = replace(cell, n_tasks=i.size, n_episodes=graded, protocol=mine.protocol)
+    micro = _difference(cell, table, types)
+    sizes = np.unique(types.astype(str), return_counts=True)[1]
+    macro = replace(cell, metric=Metric.DIFFERENCE_MACRO)
+    if graded == table.size and np.ptp(sizes) == 0:  # types of equal size: the two means are one
+        return [micro, replace(micro, metric=Metric.DIFFERENCE_MACRO)]
+    return [micro, _difference(macro, table, types)]
+
+
+def _difference(cell: Cell, table: NDArray[np.float64], types: NDArray[np.object_]) -> Cell:
     assert cell.line is not None
     macro = cell.metric == Metric.DIFFERENCE_MACRO
-    _, a, b = np.intersect1d(mine.seeds, theirs.seeds, return_indices=True)
-    _, i, j = np.intersect1d(mine.tasks.astype(str), theirs.tasks.astype(str), return_indices=True)
-    table = mine.success[np.ix_(a, i)] - theirs.success[np.ix_(b, j)]
-    graded = int(np.count_nonzero(~np.isnan(table)))
-    filled = replace(cell, n_tasks=i.size, n_episodes=graded, protocol=mine.protocol)
-    by_seed = stats.average_by_seed(table, mine.types[i], macro)
+    by_seed = stats.average_by_seed(table, types, macro)
     if not np.isfinite(by_seed).all():
-        return replace(filled, status=Status.INVALID, note="nothing graded in both rows in some seed")
-    bootstrap = stats.paired_bootstrap(table, mine.types[i], macro)
-    tested = replace(filled, status=measured(cell.line), **paired(by_seed, bootstrap))
-    return replace(tested, significant=tested.significant and not cell.note)
+        return replace(cell, status=Status.INVALID, note="nothing graded in both rows in some seed")
+    tested = paired(by_seed, stats.paired_bootstrap(table, types, macro))
+    tested["significant"] = tested["significant"] and not cell.note
+    return replace(cell, status=measured(cell.line), **tested)
+
+
+def _common(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions of what two sorted arrays have in common."""
+    if np.array_equal(first, second):  # the usual case, many times faster
+        everything = np.arange(first.size)
+        return everything, everything
+    return np.intersect1d(first, second, return_indices=True)[1:]
 
 
 def paired(by_seed: NDArray[np.float64], second: stats.Interval | None) -> dict[str, Any]:

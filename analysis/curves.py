@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import stats
 from analysis.cells import ALL, Cell, Metric, Status, measured, refusal, refused
-from analysis.collect import Line, Records, grouped
-from analysis.compare import paired, reference_line, with_holm
+from analysis.collect import METRICS, Line, Records, metrics_by_cell
+from analysis.compare import paired, reference_lines, with_holm
 
 WINDOW = 5  # training steps of the first and of the last mean
 PLACE = "train"
+Setting = tuple[str, str, float, str, str]  # Line.setting
 COSTS = (
     (Metric.CPU, "s", "time/cpu_total_s"),
     (Metric.CPU_ROLLOUT, "s", "time/rollout_s"),
@@ -46,10 +46,10 @@ class Budget:
     cpu: float
 
 
-def _runs(records: Records) -> dict[int, pd.DataFrame]:
-    """Metrics of complete runs in step order, by cell."""
-    complete = set(records.cells.index[records.cells["complete"].to_numpy(dtype=bool)])
-    return {int(n): rows.sort_values("step") for n, rows in grouped(records.metrics, "cell") if n in complete}
+def _runs(records: Records) -> dict[int, NDArray[np.float64]]:
+    """Metrics [N, METRICS] of complete runs in step order, by cell."""
+    complete = records.cells["complete"].to_numpy(dtype=bool)
+    return {cell: values for cell, (_, values) in metrics_by_cell(records).items() if complete[cell]}
 
 
 def curves(records: Records) -> dict[int, list[Curve]]:
@@ -57,16 +57,17 @@ def curves(records: Records) -> dict[int, list[Curve]]:
     out = {i for w in records.warnings if w.place == PLACE for i in w.cells}
     lines, seeds = records.cells["line"].to_numpy(), records.cells["seed"].to_numpy()
     found: dict[int, list[Curve]] = {}
-    for number, rows in _runs(records).items():
+    success, cpu = METRICS.index("train/success"), METRICS.index("time/cpu_total_s")
+    for number, values in _runs(records).items():
         if number not in out:
-            values = rows[["train/success", "time/cpu_total_s"]].to_numpy(dtype=float)
-            found.setdefault(int(lines[number]), []).append(Curve(int(seeds[number]), values[:, 0], values[:, 1]))
+            curve = Curve(int(seeds[number]), values[:, success], values[:, cpu])
+            found.setdefault(int(lines[number]), []).append(curve)
     return {line: sorted(found[line], key=lambda curve: curve.seed) for line in sorted(found)}
 
 
-def budgets(records: Records, found: dict[int, list[Curve]]) -> dict[tuple[object, ...], Budget]:
+def budgets(records: Records, found: Mapping[int, list[Curve]]) -> dict[Setting, Budget]:
     """Setting -> budget over all its curves."""
-    by_setting: dict[tuple[object, ...], list[Curve]] = {}
+    by_setting: dict[Setting, list[Curve]] = {}
     for line, its_curves in found.items():
         by_setting.setdefault(records.lines[line].setting, []).extend(its_curves)
     return {
@@ -75,12 +76,16 @@ def budgets(records: Records, found: dict[int, list[Curve]]) -> dict[tuple[objec
     }
 
 
-def learning_cells(records: Records, reference: str) -> list[Cell]:
-    """First and last steps, areas, and the areas' paired differences to `reference`, for every line that trains."""
-    found = curves(records)
-    budget = budgets(records, found)
+def learning_cells(
+    records: Records, found: Mapping[int, list[Curve]], budget: Mapping[Setting, Budget], reference: str
+) -> list[Cell]:
+    """First and last steps, areas, and the areas' paired differences to `reference`, for every line that trains.
+
+    found: see `curves`; budget: see `budgets`.
+    """
     planned = records.cells.groupby("line")["seed"].size()
     refusals = refusal(records)
+    others = reference_lines(records.lines, reference)
     cells: list[Cell] = []
     for line in _training_lines(records):
         here = records.lines[line]
@@ -95,7 +100,7 @@ def learning_cells(records: Records, reference: str) -> list[Cell]:
                 interval = stats.t_interval([measure(curve) for curve in mine])
                 cell = replace(cell, interval=interval, status=measured(here))
             cells.append(cell)
-        other = reference_line(records.lines, here, reference)
+        other = others.get(here.setting)
         if other != line:
             theirs = [] if other is None or refused(refusals, other, PLACE) else found.get(other, [])
             cells += _area_differences(blank, mine, theirs, reference, measures)
@@ -161,15 +166,15 @@ def cost_cells(records: Records) -> Iterator[Cell]:
     """Mean cost of a complete run with its smallest and largest value, for every line that trains."""
     runs = _runs(records)
     lines = records.cells["line"].to_numpy()
-    of_line: dict[int, list[pd.DataFrame]] = {}
-    for number, rows in runs.items():
-        of_line.setdefault(int(lines[number]), []).append(rows)
+    of_line: dict[int, list[NDArray[np.float64]]] = {}
+    for number, values in runs.items():
+        of_line.setdefault(int(lines[number]), []).append(values)
     planned = records.cells.groupby("line")["seed"].size()
     for line in _training_lines(records):
         here = records.lines[line]
         for metric, unit, name in COSTS:
             cell = replace(_blank(here, int(planned[line])), metric=metric, unit=unit)
-            totals = np.array([_total(rows, name) for rows in of_line.get(line, [])])
+            totals = np.array([_total(values, name) for values in of_line.get(line, [])])
             if totals.size and np.isfinite(totals).all():
                 cell = replace(cell, interval=stats.range_interval(totals), status=measured(here))
             elif totals.size:
@@ -177,7 +182,7 @@ def cost_cells(records: Records) -> Iterator[Cell]:
             yield cell
 
 
-def _total(rows: pd.DataFrame, name: str) -> float:
+def _total(values: NDArray[np.float64], name: str) -> float:
     """NaN if any step lacks the value."""
-    values = rows[name].to_numpy(dtype=float)
-    return float(values[-1]) if name in CUMULATIVE else float(values.sum())
+    column = values[:, METRICS.index(name)]
+    return float(column[-1]) if name in CUMULATIVE else float(column.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis import stats
 from analysis.blocks import Tables, number
-from analysis.curves import WINDOW, budgets, curves
+from analysis.curves import WINDOW
 
 SCALES = {
     "local": (
@@ -30,18 +30,18 @@ def notes(tables: Tables) -> tuple[str, ...]:
     reference, untrained = tables.label_of(tables.reference), tables.label_of(tables.untrained)
     return (
         "Seeds: complete runs behind the number / runs planned. A run that failed, stopped or has not started is in no "
-        "number and is listed under its state; nothing planned is left out. `mixed`: the runs of the row are not "
-        "replicates of one experiment; `invalid`: an evaluation contradicts itself. Both take the place of the number, "
-        "and the warnings say why.",
+        "number and is listed under its state; nothing planned is left out. “mixed”: the runs of the row are not "
+        "replicates of one experiment; “invalid”: an evaluation contradicts itself. Both take the place of the number, "
+        "and the warnings say why. “!”: a warning below is about this row.",
         "Intervals: mean over training seeds with the 95 % t interval over seeds (n − 1 degrees of freedom); for "
         "success, clipped to 0–100. ᵉ: evaluation-only. With one seed, or with seeds that all gave the same value, the "
         "interval is Wilson's over the tasks of the panel (for macro with their effective number); it says nothing "
         "about another training seed. A ± in the terminal is the distance to the farther end of the same interval, "
         "never a standard deviation.",
         f"Bold ▲ (better) and ▼ (worse): the paired difference to {reference} on the same seeds and tasks has a 95 % t "
-        "interval over seeds and a bootstrap interval that both exclude zero. Nothing else is bold. Areas under "
-        "learning curves have no tasks to resample: there the t interval alone decides. Rows with another prompt than "
-        f"{reference}'s are never marked.",
+        "interval over seeds and a bootstrap interval that both exclude zero. A difference is bold by the same rule in "
+        "either direction; nothing else is bold. Areas under learning curves have no tasks to resample: there the t "
+        f"interval alone decides. Rows with another prompt than {reference}'s are never marked.",
         _attainable(tables),
         "Micro: mean of success over the tasks of the panel. Macro: unweighted mean over task types of their mean "
         "success. Every task is played the same number of times; excluded episodes (infrastructure failures) are in "
@@ -57,15 +57,15 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "Cost: process CPU seconds of training steps, without start-up and evaluation. Sampling, environment, teacher "
         "(scoring under skill prompts), analyzer (writing skills) and update are parts of the total.",
         "Prompt: whether skills stand in the evaluation prompt, layout of the context, prompt and response format, and "
-        "sampling temperature of the evaluation. Selection: which checkpoint was evaluated; `last`: that of the last "
+        "sampling temperature of the evaluation. Selection: which checkpoint was evaluated; “last”: that of the last "
         "planned step. No checkpoint is chosen on an evaluation panel. Panel: first 8 digits of the panel's hash.",
-        "Published numbers are quoted from the table named; `imported`: the paper's row equals, cell by cell, a row of "
+        "Published numbers are quoted from the table named; “imported”: the paper's row equals, cell by cell, a row of "
         "the earlier paper named. The papers' column Avg mixes two definitions: it is the macro mean in some rows and "
         "the episode mean (micro) in others. Each printed average stands under the definition that fits its own row, "
         "and ‡ marks the other one, derived from the printed cells and never published. Seeds and intervals were not "
         "published.",
-        "Status: `measured here` comes from the records of this sweep; `smaller scale` when its scale is not the "
-        "papers'; `quoted` and `imported` are numbers of other people.",
+        "Status: “measured here” comes from the records of this sweep; “smaller scale” when its scale is not the "
+        "papers'; “quoted” and “imported” are numbers of other people.",
     )
 
 
@@ -84,8 +84,7 @@ def _attainable(tables: Tables) -> str:
 
 
 def _areas(tables: Tables) -> str:
-    found = curves(tables.records)
-    limits = [f"{b.steps} steps and {number(b.cpu, 's')} CPU seconds" for b in budgets(tables.records, found).values()]
+    limits = [f"{b.steps} steps and {number(b.cpu, 's')} CPU seconds" for b in tables.budgets.values()]
     told = f" Here: {'; '.join(dict.fromkeys(limits))}." if limits else ""
     return (
         "Area under the learning curve: mean training success over equally many steps (the fewest of any complete "

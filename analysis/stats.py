@@ -20,7 +20,7 @@ from scipy import special
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
-RESAMPLES = 4000
+RESAMPLES = 2000
 MIN_SPREAD = 1e-12  # values closer than this are equal: what is left between them is rounding
 EXACT_LIMIT = 1 << 18  # largest number of arrangements that an exact test enumerates
 
@@ -157,14 +157,25 @@ def average_by_seed(table: ArrayLike, strata: ArrayLike, macro: bool) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _resampled_counts(sizes: tuple[int, ...], resamples: int, seed: int) -> tuple[Array, ...]:
-    """For each size n: [resamples, n] how often each of n things is drawn in n draws with replacement.
+def _resampled_counts(n: int, resamples: int, seed: int) -> Array:
+    """[resamples, n]: how often each of n things is drawn in n draws with replacement."""
+    rng = np.random.default_rng([seed, resamples, n])
+    return rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+
+
+@lru_cache(maxsize=64)
+def _resampled_tasks(strata: tuple[int, ...], resamples: int, seed: int) -> Array:
+    """[resamples, T]: how often each task is drawn when tasks are drawn within their stratum (a number per task).
 
     Cached: every comparison on the same panel uses the same resamples, which keeps tables deterministic whatever
     their rows, and fast.
     """
-    rng = np.random.default_rng([seed, resamples, *sizes])
-    return tuple(rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64) for n in sizes)
+    groups = np.asarray(strata)
+    counts = np.empty((resamples, groups.size))
+    for kind in range(groups.max() + 1):
+        columns = np.flatnonzero(groups == kind)
+        counts[:, columns] = _resampled_counts(columns.size, resamples, seed + 1 + kind)
+    return counts
 
 
 def paired_bootstrap(
@@ -183,23 +194,37 @@ def paired_bootstrap(
     (drawing tasks anew per seed would average that away and give intervals that are too narrow).
     With few seeds the percentile interval is too narrow on its own; the tables use it only beside the t interval.
     """
-    data, groups = np.asarray(differences, dtype=np.float64), np.asarray(strata)
-    value = float(np.mean(_finite(average_by_seed(data, groups, macro), "paired_bootstrap")))
-    kinds = np.unique(groups)
-    columns = [np.flatnonzero(groups == kind) for kind in kinds]
-    seeds, *tasks = _resampled_counts((data.shape[0], *(c.size for c in columns)), resamples, seed)
-    graded = (~np.isnan(data)).astype(np.float64)
-    filled = np.where(graded > 0, data, 0.0)
+    data = np.asarray(differences, dtype=np.float64)
+    _, kinds = np.unique(np.asarray(strata), return_inverse=True)
+    value = float(np.mean(_finite(average_by_seed(data, kinds, macro), "paired_bootstrap")))
+    seeds = _resampled_counts(data.shape[0], resamples, seed)
+    tasks = _resampled_tasks(tuple(kinds.tolist()), resamples, seed)
+    graded = ~np.isnan(data)
+    if graded.all():  # the usual case: weights are known beforehand
+        sizes = np.bincount(kinds)
+        weights = 1 / (sizes[kinds] * sizes.size) if macro else np.full(kinds.size, 1 / kinds.size)
+        means = np.einsum("bs,bs->b", seeds, tasks @ (data * weights).T) / data.shape[0]
+    else:
+        means = _means_of_graded(data, graded, kinds, seeds, tasks, macro)
+    lo, hi = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(lo), float(hi), BOOTSTRAP, data.shape[0])
+
+
+def _means_of_graded(
+    data: Array, graded: NDArray[np.bool_], kinds: NDArray[np.intp], seeds: Array, tasks: Array, macro: bool
+) -> Array:
+    """Resampled means where some pairs were not graded: each stratum's mean over the graded pairs that were drawn."""
+    filled = np.where(graded, data, 0.0)
     sums, counts = [], []
-    for column, drawn in zip(columns, tasks, strict=True):
-        sums.append((seeds * (drawn @ filled[:, column].T)).sum(axis=1))
-        counts.append((seeds * (drawn @ graded[:, column].T)).sum(axis=1))
+    for columns in (np.flatnonzero(kinds == kind) for kind in range(kinds.max() + 1)):
+        sums.append(np.einsum("bs,bs->b", seeds, tasks[:, columns] @ filled[:, columns].T))
+        counts.append(np.einsum("bs,bs->b", seeds, tasks[:, columns] @ graded[:, columns].T.astype(np.float64)))
     with np.errstate(invalid="ignore", divide="ignore"):
         by_kind = np.divide(sums, counts)
-        means = by_kind.mean(axis=0) if macro else np.sum(sums, axis=0) / np.sum(counts, axis=0)
-    # A resample can miss every graded task of a small stratum (0/0); such a draw says nothing about the mean.
-    lo, hi = np.nanquantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(lo), float(hi), BOOTSTRAP, data.shape[0])
+        means: Array = by_kind.mean(axis=0) if macro else np.sum(sums, axis=0) / np.sum(counts, axis=0)
+    # A draw can miss every graded pair of a small stratum (0/0); such a draw says nothing about the mean.
+    kept: Array = means[~np.isnan(means)]
+    return kept
 
 
 # ------------------------------------------------------------------------------------------- exact tests over seeds

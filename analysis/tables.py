@@ -13,9 +13,9 @@ from analysis import blocks, stats
 from analysis.blocks import Tables, by_key
 from analysis.cells import ALL, Cell, Measurements, Metric, success_cells
 from analysis.checks import PROTOCOL
-from analysis.collect import Records, collect
+from analysis.collect import Line, Records, collect
 from analysis.compare import difference_cells
-from analysis.curves import cost_cells, learning_cells
+from analysis.curves import budgets, cost_cells, curves, learning_cells
 from analysis.notes import notes, scale_note
 from analysis.page import html
 from analysis.published import alfworld_rows, why_not_comparable
@@ -29,7 +29,17 @@ CSV_COLUMNS = (
     *("table", "row", "label", "kind", "method", "backbone", "env", "fraction", "scale", "protocol"),
     *("panel", "skills", "metric", "column", "unit", "value", "lo", "hi", "level", "interval"),
     *("n_seeds", "n_seeds_planned", "n_tasks", "n_episodes", *PROTOCOL, "status", "source", "reference"),
-    *("bootstrap_lo", "bootstrap_hi", "p_t", "p_holm", "p_exact", "p_exact_smallest", "significant", "note"),
+    *(
+        "bootstrap_lo",
+        "bootstrap_hi",
+        "p_t",
+        "p_holm",
+        "p_exact",
+        "p_exact_smallest",
+        "significant",
+        "note",
+        "warnings",
+    ),
 )
 
 
@@ -67,18 +77,32 @@ def write_main_table(out: Path, sweep: str) -> Written:
 def make_tables(records: Records) -> Tables:
     """Every cell of the sweep's tables."""
     measurements = Measurements.of(records)
-    complete = records.cells.groupby("line")["complete"].sum()
+    complete = records.cells.groupby("line")["complete"].sum().tolist()
+    found = curves(records)
+    budget = budgets(records, found)
     return Tables(
         records=records,
         reference=REFERENCE,
         untrained=UNTRAINED,
         success=by_key(success_cells(records, measurements)),
-        learning=by_key(learning_cells(records, REFERENCE)),
+        learning=by_key(learning_cells(records, found, budget, REFERENCE)),
         costs=by_key(cost_cells(records)),
         versus={row: by_key(difference_cells(records, measurements, row)) for row in (REFERENCE, UNTRAINED)},
         published=alfworld_rows(records.lines),
         complete={line: int(complete[i]) for i, line in enumerate(records.lines)},
+        budgets=budget,
+        codes=_codes(records),
     )
+
+
+def _codes(records: Records) -> dict[tuple[Line, str], tuple[str, ...]]:
+    """Line and place -> codes of the warnings about them."""
+    of_cell = records.cells["line"].to_numpy()
+    found: dict[tuple[Line, str], dict[str, None]] = {}
+    for warning in records.warnings:
+        for line in sorted({int(of_cell[i]) for i in warning.cells}):
+            found.setdefault((records.lines[line], warning.place), {})[warning.code] = None
+    return {key: tuple(codes) for key, codes in found.items()}
 
 
 # ---------------------------------------------------------------------------------------------- documents
@@ -88,7 +112,8 @@ def _scales(records: Records) -> list[str]:
 
 def _title(records: Records) -> str:
     scale = ", ".join(_scales(records))
-    what = "" if scale == "paper" else ": a tiny model, to measure pipeline and mechanics; not comparable with papers"
+    tiny = ": a tiny model, to measure pipeline and mechanics; not comparable with paper numbers"
+    what = {"paper": "", "local": tiny, "test": tiny}.get(scale, ": not comparable with paper numbers")
     return f"{records.title} — scale={scale}{what}"
 
 
@@ -100,7 +125,7 @@ def _lead(tables: Tables) -> tuple[str, ...]:
 def document(tables: Tables) -> Document:
     """Everything: what becomes the Markdown and the HTML file."""
     scale = _scales(tables.records)
-    made = [blocks.success_block(tables, place) for place in tables.places()]
+    made = [blocks.success_block(tables, env, place) for env, place in tables.places()]
     made += [blocks.difference_block(tables, row) for row, cells in tables.versus.items() if cells]
     made += [blocks.learning_block(tables)] if tables.learning else []
     made += [blocks.cost_block(tables)] if tables.costs else []
@@ -126,7 +151,7 @@ def terminal(tables: Tables) -> Document:
 
 
 def _panels(tables: Tables) -> list[str]:
-    return sorted({place.rpartition("/")[0] for place in tables.places()})
+    return sorted({place.rpartition("/")[0] for _, place in tables.places()})
 
 
 def _short_success(tables: Tables) -> Block | None:
@@ -225,7 +250,7 @@ def csv_text(tables: Tables) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for table, label, backbone, cell in _all_cells(tables):
-        writer.writerow(_csv_row(table, label, backbone, cell))
+        writer.writerow(_csv_row(table, label, backbone, cell, tables.warned(cell)))
     return buffer.getvalue()
 
 
@@ -240,7 +265,7 @@ def _all_cells(tables: Tables) -> Iterator[tuple[str, str, str, Cell]]:
             yield "published", row.method, row.backbone, cell
 
 
-def _csv_row(table: str, label: str, backbone: str, cell: Cell) -> tuple[str, ...]:
+def _csv_row(table: str, label: str, backbone: str, cell: Cell, warned: tuple[str, ...]) -> tuple[str, ...]:
     line, interval, second, p = cell.line, cell.interval, cell.second, cell.protocol
     panel, _, skills = cell.place.rpartition("/") if "/" in cell.place else (cell.place, "", "")
     about = ("", label, "", "", backbone, "alfworld", "", "", "")
@@ -265,7 +290,7 @@ def _csv_row(table: str, label: str, backbone: str, cell: Cell) -> tuple[str, ..
         *(cell.status.value, cell.source, cell.reference),
         *(_decimal(factor * x) for x in others),
         *(_decimal(x) for x in (cell.p_t, cell.p_holm, cell.p_exact, cell.p_smallest)),
-        *("yes" if cell.significant else "no" if cell.reference else "", cell.note),
+        *("yes" if cell.significant else "no" if cell.reference else "", cell.note, " ".join(warned)),
     )
 
 
