@@ -72,11 +72,14 @@ def build_batch(
     mask = torch.zeros(height, width, dtype=torch.bool)
     old_logprobs = torch.zeros(height, width)
     token_step = torch.full((height, width), -1)
-    for r, row in enumerate(rows):
-        positions = torch.tensor(row.positions)
-        mask[r, positions] = True
-        old_logprobs[r, positions] = torch.tensor(row.logprobs)
-        token_step[r, positions] = torch.tensor(row.steps)
+    # One assignment over all rows: thousands of small ones would cost more than the forward pass of a small model.
+    where = (
+        _long([r for r, row in enumerate(rows) for _ in row.positions]),
+        _long([position for row in rows for position in row.positions]),
+    )
+    mask[where] = True
+    old_logprobs[where] = torch.tensor([value for row in rows for value in row.logprobs])
+    token_step[where] = _long([step for row in rows for step in row.steps])
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return Batch(
         response_mask=mask,

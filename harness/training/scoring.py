@@ -32,12 +32,34 @@ class TeacherStats:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Scores of one step: batch.teacher[channel][row, columns] = log-probs at `positions` of the scored sequence."""
+    """Where the scores of one step go: row and columns of the batch; from `positions` of the scored sequence."""
 
     channel: str
     row: int
     columns: list[int]
     positions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Scores of one channel, token by token."""
+
+    rows: list[int]
+    columns: list[int]
+    values: list[float]
+
+    def add(self, target: _Target, values: Sequence[float]) -> None:
+        self.rows.extend([target.row] * len(target.columns))
+        self.columns.extend(target.columns)
+        self.values.extend(values)
+
+    def dense(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[R, T] log-probs, 0 where not scored, and where scored."""
+        where = (torch.tensor(self.rows, dtype=torch.long), torch.tensor(self.columns, dtype=torch.long))
+        logprobs, mask = torch.zeros_like(batch.old_logprobs), torch.zeros_like(batch.response_mask)
+        logprobs[where] = torch.tensor(self.values, dtype=logprobs.dtype)
+        mask[where] = True
+        return logprobs, mask
 
 
 class Scorer:
@@ -90,40 +112,43 @@ class Scorer:
         """
         places = _places(rows)
         first_steps = _first_steps(trajectories)
+        scores = {request.channel: _Scores([], [], []) for request in requests}
         sequences: dict[tuple[int, ...], list[_Target]] = {}
+        covered: set[tuple[str, int]] = set()
         unscored = 0
         for request in requests:
             trajectory = _checked(request, trajectories)
-            scores = batch.teacher.setdefault(request.channel, torch.zeros_like(batch.old_logprobs))
-            mask = batch.teacher_mask.setdefault(request.channel, torch.zeros_like(batch.response_mask))
             for steps in [request.steps] if self.growing else [(step,) for step in request.steps]:
                 ids, starts, is_student = self._sequence(trajectory, request, steps)
-                targets = sequences.setdefault(tuple(ids), []) if not is_student else []
                 for step, start in starts.items():
-                    row, columns = places[first_steps[request.trajectory] + step]
-                    if bool(mask[row, columns].any()):
+                    number = first_steps[request.trajectory] + step
+                    if (request.channel, number) in covered:
                         raise ValueError(
                             f"channel {request.channel!r} scores step {step} of trajectory {request.trajectory} twice; "
                             "a method gives a step one skill per channel"
                         )
-                    scored = columns[: max(0, len(ids) - start)]
-                    unscored += len(columns) - len(scored)
-                    mask[row, scored] = True
-                    targets.append(_Target(request.channel, row, scored, list(range(start, start + len(scored)))))
+                    covered.add((request.channel, number))
+                    row, columns, logprobs = places[number]
+                    fitting = max(0, min(len(columns), len(ids) - start))
+                    unscored += len(columns) - fitting
+                    target = _Target(request.channel, row, columns[:fitting], list(range(start, start + fitting)))
                     if is_student:
-                        scores[row, scored] = batch.old_logprobs[row, scored]
-        self._score(sequences, batch)
+                        scores[request.channel].add(target, logprobs[:fitting])
+                    else:
+                        sequences.setdefault(tuple(ids), []).append(target)
+        self._score(sequences, scores)
+        for channel, found in scores.items():
+            batch.teacher[channel], batch.teacher_mask[channel] = found.dense(batch)
         return TeacherStats(sum(len(ids) for ids in sequences), len(sequences), unscored)
 
-    def _score(self, sequences: dict[tuple[int, ...], list[_Target]], batch: Batch) -> None:
+    def _score(self, sequences: dict[tuple[int, ...], list[_Target]], scores: dict[str, _Scores]) -> None:
         marks = [sorted({p for target in targets for p in target.positions}) for targets in sequences.values()]
-        for marked, scores, targets in zip(
+        for marked, values, targets in zip(
             marks, self.logprobs(list(sequences), marks), sequences.values(), strict=True
         ):
-            where = {position: i for i, position in enumerate(marked)}
+            known = dict(zip(marked, values.tolist(), strict=True))
             for target in targets:
-                values = scores[[where[position] for position in target.positions]]
-                batch.teacher[target.channel][target.row, target.columns] = values
+                scores[target.channel].add(target, [known[position] for position in target.positions])
 
     def _sequence(
         self, trajectory: Trajectory, request: TeacherRequest, steps: Sequence[int]
@@ -158,12 +183,14 @@ class Scorer:
         return self.chat.continuation(inject(turn.prompt, None, step_skill, self.skill_style), closed)
 
 
-def _places(rows: Sequence[Row]) -> dict[int, tuple[int, list[int]]]:
-    """Environment step of the batch -> (row, columns of its response tokens)."""
-    places: dict[int, tuple[int, list[int]]] = {}
+def _places(rows: Sequence[Row]) -> dict[int, tuple[int, list[int], list[float]]]:
+    """Environment step of the batch -> (row, columns of its response tokens, their log-probs under the student)."""
+    places: dict[int, tuple[int, list[int], list[float]]] = {}
     for r, row in enumerate(rows):
-        for position, step in zip(row.positions, row.steps, strict=True):
-            places.setdefault(step, (r, []))[1].append(position)
+        for position, step, logprob in zip(row.positions, row.steps, row.logprobs, strict=True):
+            _, columns, logprobs = places.setdefault(step, (r, [], []))
+            columns.append(position)
+            logprobs.append(logprob)
     return places
 
 
