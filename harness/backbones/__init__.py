@@ -133,10 +133,15 @@ def build(
     if stop_after is None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        thinned = [[seen, round(loss, 4)] for seen, loss in curve[:: max(1, len(curve) // 50)]]
-        content = {"hash": recipe_hash(backbone, env), "recipe": recipe(backbone, env), "loss_curve": thinned}
+        kept = [[seen, round(loss, 4)] for seen, loss in (curve[k] for k in _kept(len(curve)))]
+        content = {"hash": recipe_hash(backbone, env), "recipe": recipe(backbone, env), "loss_curve": kept}
         (folder / RECIPE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return curve
+
+
+def _kept(steps: int) -> list[int]:
+    """Steps of a loss curve worth keeping: powers of two, so that a short rebuild has something to compare with."""
+    return [*dict.fromkeys([0, *(2**k for k in range(steps.bit_length()) if 2**k < steps), steps - 1])]
 
 
 def load(backbone: BackboneConfig, env: EnvConfig) -> tuple[Any, Any]:
