@@ -127,7 +127,7 @@ def _bad_episodes(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]
         (
             "duplicated",
             done.duplicated(key, keep=False),
-            "{n} records share panel, skills, task and repeat (duplicated)",
+            "duplicated: {n} records share panel, skills, task and repeat",
         ),
         (
             "nan_score",
