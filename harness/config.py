@@ -27,8 +27,8 @@ class BackboneConfig:
     heads: int = 4
     intermediate: int = 160
     max_positions: int = 1024
-    demos: int = 16000  # behaviour cloning: demonstrations
-    clone_tokens: int = 20_000_000  # behaviour cloning: training tokens
+    demos: int = 32000  # behaviour cloning: demonstrations
+    clone_tokens: int = 24_000_000  # behaviour cloning: training tokens
     clone_seed: int = 0
     dtype: str = "float32"
 
