@@ -113,14 +113,26 @@ def _wrapped(text: str, width: int, first: str = "") -> list[str]:
 
 
 def _table(block: Block, width: int) -> list[str]:
-    """Aligned columns two spaces apart; the first column gives way when the table is too wide."""
-    rows = [block.header, *(tuple(entry.text for entry in row) for row in block.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(block.header))]
-    excess = sum(widths) + 2 * (len(widths) - 1) - width
-    if excess > 0:
-        widths[0] = max(12, widths[0] - excess)
-    lines = [_line(row, widths, block.alignment) for row in rows]
-    return [lines[0], "─" * max(len(line) for line in lines), *lines[1:]]
+    """Aligned columns two spaces apart. In a table that is too wide headings wrap and columns of words give way."""
+    rows = [tuple(entry.text for entry in row) for row in block.rows]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(len(block.header))]
+    natural = [max(w, len(h)) for w, h in zip(widths, block.header, strict=True)]
+    if sum(natural) + 2 * (len(natural) - 1) <= width:
+        widths = natural
+    else:
+        widths = [max(w, min(len(h), 9), *map(len, h.split())) for w, h in zip(widths, block.header, strict=True)]
+    for kind in (LEFT, RIGHT):  # numbers are cut only when there is no other way
+        columns = [i for i, a in enumerate(block.alignment) if a == kind]
+        while columns and sum(widths) + 2 * (len(widths) - 1) > width:
+            widest = max(columns, key=lambda i: widths[i])
+            if widths[widest] <= 8:
+                break
+            widths[widest] -= 1
+    wrapped = [textwrap.wrap(h, w) or [""] for h, w in zip(block.header, widths, strict=True)]
+    height = max(map(len, wrapped))
+    head = [[""] * (height - len(w)) + w for w in wrapped]
+    lines = [_line([column[i] for column in head], widths, block.alignment) for i in range(height)]
+    return [*lines, "─" * max(map(len, lines)), *(_line(row, widths, block.alignment) for row in rows)]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], alignment: str) -> str:

@@ -17,9 +17,8 @@ Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 def status_of(records: Records, row: str, place: str) -> Status:
     cells = success_cells(records, Measurements.of(records))
-    return next(
-        c.status for c in cells if c.line and c.line.row == row and c.place == place and c.metric == Metric.MICRO
-    )
+    micro = [c for c in cells if c.metric == Metric.MICRO and c.place == place]
+    return next(c.status for c in micro if c.line and c.line.row == row)
 
 
 def only(records: Records, code: str) -> DataWarning:
@@ -52,7 +51,7 @@ def on_seen(change: dict[str, Any]) -> Edit:
         (
             "prompt_protocol",
             "full/tagged",
-            "more than one prompt protocol: compact/bare (seed 0, 2), full/tagged (seed 1)",
+            "compact/bare (seed 0, 2), full/tagged (seed 1)",
         ),
         ("context", "per_step", "more than one context layout"),
         ("temperature", 0.0, "more than one evaluation temperature: 0.0 (seed 1), 0.4 (seed 0, 2)"),
@@ -147,9 +146,8 @@ def test_excluded_episodes_are_shown_with_their_bounds_and_left_out(sweep: Any) 
 
     sweep.edit_episodes("opid", 1, break_two)
     counts = {"requested": 30, "graded": 30, "excluded": 0}
-    sweep.write_state(
-        "opid", 1, evaluations={"seen/off": {**counts, "graded": 28, "excluded": 2}, "unseen/off": counts}
-    )
+    seen = {**counts, "graded": 28, "excluded": 2}
+    sweep.write_state("opid", 1, evaluations={"seen/off": seen, "unseen/off": counts})
     records = collect(sweep.out, "main_table")
     warning = only(records, "excluded")
     assert "2 of 30 episodes excluded" in warning.message and "between 46.7% and 53.3%" in warning.message

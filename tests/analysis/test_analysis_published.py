@@ -1,0 +1,103 @@
+"""Published numbers: what is quoted, what is imported, what is derived, and that none is taken for ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.cells import ALL, Metric, Status
+from analysis.collect import Line
+from analysis.published import (
+    BESIDE,
+    PAPER,
+    TYPES,
+    PublishedRow,
+    alfworld_rows,
+    average_kind,
+    published_numbers,
+    why_not_comparable,
+)
+
+
+def line(row: str, env: str = "alfworld") -> Line:
+    return Line(row, "tiny-s", env, 1.0, "local", "fair", label=row, kind="method", method=row)
+
+
+def rows() -> dict[tuple[str, str, str], PublishedRow]:
+    found = alfworld_rows([line(row) for row in BESIDE])
+    return {(r.method, r.backbone, r.table): r for r in found}
+
+
+def number(row: PublishedRow, metric: Metric) -> tuple[float, Status]:
+    cell = row.cell(metric)
+    assert cell is not None and cell.interval is not None
+    return round(100 * cell.interval.value, 1), cell.status
+
+
+def test_the_baseline_rows_are_imported_and_their_average_is_micro() -> None:
+    grpo = rows()["GRPO", "Qwen2.5-3B-Instruct", "Table 1"]
+    assert number(grpo, Metric.MICRO) == (75.0, Status.IMPORTED)
+    assert number(grpo, Metric.MACRO) == (70.7, Status.DERIVED)
+    assert "arXiv:2605.15155" in grpo.provenance
+
+
+def test_the_papers_own_row_is_quoted_and_its_average_is_macro() -> None:
+    opid = rows()["OPID", "Qwen2.5-3B-Instruct", "Table 1"]
+    assert number(opid, Metric.MACRO) == (84.3, Status.QUOTED)
+    assert number(opid, Metric.MICRO) == (85.9, Status.DERIVED)
+    micro = opid.cell(Metric.MICRO)
+    assert micro is not None and "most likely of several" in micro.note and micro.source.startswith("derived from")
+
+
+def test_what_cannot_be_derived_is_absent() -> None:
+    assert rows()["OPID", "Qwen2.5-7B-Instruct", "Table 1"].cell(Metric.MICRO) is None
+
+
+def test_the_unseen_split_has_its_own_table() -> None:
+    opid = rows()["OPID", "Qwen2.5-3B-Instruct", "Table 8"]
+    assert opid.panel == "unseen" and number(opid, Metric.MACRO) == (78.6, Status.QUOTED)
+    assert number(opid, Metric.MICRO) == (79.1, Status.DERIVED)
+
+
+def test_every_published_cell_cites_its_table_and_none_is_measured() -> None:
+    cells = [cell for row in rows().values() for cell in row.cells]
+    assert len(cells) > 100
+    for cell in cells:
+        assert cell.line is None and "Table" in cell.source and PAPER in cell.source
+        assert cell.status in (Status.QUOTED, Status.IMPORTED, Status.DERIVED)
+
+
+def test_skills_stand_in_the_prompt_of_the_skill_row_only() -> None:
+    assert {r.beside for r in rows().values() if r.skills == "on"} == {"vanilla_skill"}
+
+
+def test_rows_that_nobody_published_and_other_environments_have_nothing_beside_them() -> None:
+    assert alfworld_rows([line("opid_random")]) == []
+    assert alfworld_rows([line("grpo", env="webshop")]) == []
+
+
+def test_which_average_a_row_prints_agrees_with_what_is_known_of_each_row() -> None:
+    checked = 0
+    by_row: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
+    for n in published_numbers():
+        if n["env"] == "ALFWorld" and n["table"].startswith("Table") and n["metric"] == "success_rate":
+            by_row.setdefault((n["paper"], n["table"], n["method"], n["backbone"]), {})[n["column"]] = dict(n)
+    for columns in by_row.values():
+        note = columns.get("Avg", {}).get("note", "")
+        if {*TYPES, "Avg"} <= set(columns) and "macro" in note:
+            kind = average_kind([float(columns[t]["value"]) for t in TYPES], float(columns["Avg"]["value"]))
+            assert kind is (Metric.MACRO if "equals macro" in note else Metric.MICRO), note
+            checked += 1
+    assert checked >= 30
+
+
+def test_the_reason_for_no_difference_depends_on_the_scale() -> None:
+    assert why_not_comparable("local") == "other scale: tiny model, generated games"
+    assert "with replacement" in why_not_comparable("paper")
+
+
+@pytest.mark.parametrize("column", TYPES)
+def test_type_cells_are_shares(column: str) -> None:
+    for row in rows().values():
+        cell = row.cell(Metric.SUCCESS, column)
+        assert cell is not None and cell.interval is not None and 0 <= cell.interval.value <= 1
+    assert ALL not in TYPES
