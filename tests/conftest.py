@@ -1,8 +1,11 @@
 """Before anything heavy is imported: one thread, no network."""
 
 import os
+import tempfile
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Importing the alfworld package makes a folder: not in the home of whoever runs the tests.
+os.environ.setdefault("ALFWORLD_DATA", os.path.join(tempfile.gettempdir(), "alfworld-package"))  # noqa: PTH118
