@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class EnvironmentFailure(RuntimeError):
+class EnvironmentFailure(RuntimeError):  # noqa: N818 - an outcome of an episode, counted as such
     """The environment itself broke (engine crash, dead worker, missing file).
 
     Never a policy failure: the episode is retried once, then excluded and counted with its reason.
@@ -149,7 +149,7 @@ Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[st
 
 @dataclass(frozen=True, slots=True)
 class DemoTurn:
-    """One step of a demonstration. imitate: whether the action is worth learning (a mistake shown for context is not)."""
+    """One step of a demonstration. imitate: whether to learn the action (a mistake is shown for context only)."""
 
     prompt: PromptParts
     action: str
