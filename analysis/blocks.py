@@ -159,14 +159,15 @@ def prompt_text(cell: Cell) -> str:
 
 # ---------------------------------------------------------------------------------------------- tables
 def success_block(tables: Tables, env: str, place: str) -> Block:
-    """Success by task type, micro, macro, length, invalid share, and what was measured."""
+    """Success by task type, micro, macro, length, shares of invalid steps, and what was measured."""
     keys = [key for key in tables.success if key[0].env == env and key[1] == place]
     types = ordered_types([column for _, _, metric, column in keys if metric == Metric.SUCCESS])
     others = [
         (Metric.MICRO, "Micro %"),
         (Metric.MACRO, "Macro %"),
         (Metric.LENGTH, "Steps"),
-        (Metric.INVALID, "Invalid %"),
+        (Metric.MALFORMED, "Malformed %"),
+        (Metric.INADMISSIBLE, "Refused %"),
     ]
     rows = []
     for line in dict.fromkeys(key[0] for key in keys):

@@ -28,8 +28,10 @@ class Metric(StrEnum):
     """Unweighted mean over task types of their mean success."""
     LENGTH = "episode_length"
     """Environment steps per graded episode."""
-    INVALID = "invalid_share"
-    """Share of environment steps whose response was malformed or whose action was not admissible."""
+    MALFORMED = "malformed_share"
+    """Share of environment steps whose response broke the format."""
+    INADMISSIBLE = "inadmissible_share"
+    """Share of environment steps whose action the environment refused, malformed ones among them."""
     DIFFERENCE_MICRO = "difference_micro"
     """Micro success minus the reference row's, paired by seed and task."""
     DIFFERENCE_MACRO = "difference_macro"
@@ -139,7 +141,7 @@ class Evaluation:
     """The complete runs of one line at one place.
 
     seeds [S]; tasks [T] (ids, sorted); types [T]; success [S, T]: mean over repeats, NaN where no repeat was graded
-    plays [S, T]: graded episodes; length, invalid [S]: see Metric; protocol: what all episodes share, as text
+    plays [S, T]: graded episodes; length, malformed, inadmissible [S]: see Metric; protocol: shared by all episodes
     """
 
     seeds: NDArray[np.int64]
@@ -148,7 +150,8 @@ class Evaluation:
     success: NDArray[np.float64]
     plays: NDArray[np.int64]
     length: NDArray[np.float64]
-    invalid: NDArray[np.float64]
+    malformed: NDArray[np.float64]
+    inadmissible: NDArray[np.float64]
     protocol: Mapping[str, str]
 
 
@@ -202,10 +205,11 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
     done = records.episodes[records.episodes["complete"].to_numpy(dtype=bool)]
     graded = done[done["failure"].isna()]
     keys = ["line", "place"]
-    wrong = (graded["malformed"].fillna(0) + graded["inadmissible"].fillna(0)).to_numpy()
-    frame = graded[[*keys, "seed", "length"]].assign(wrong=wrong)
-    per_seed = frame.groupby([*keys, "seed"], observed=True, sort=True).agg(
-        episodes=("length", "size"), steps=("length", "sum"), wrong=("wrong", "sum")
+    per_seed = graded.groupby([*keys, "seed"], observed=True, sort=True).agg(
+        episodes=("length", "size"),
+        steps=("length", "sum"),
+        malformed=("malformed", "sum"),
+        inadmissible=("inadmissible", "sum"),
     )
     by_task = graded.groupby([*keys, "seed", "task_id", "task_type"], observed=True, sort=True)
     per_task = by_task["success"].agg(["mean", "size"]).reset_index()
@@ -226,6 +230,7 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
         plays = np.zeros(success.shape, dtype=np.int64)
         plays[row, column] = rows["size"].to_numpy(dtype=np.int64)
         steps = by_seed["steps"].to_numpy(dtype=float)
+        per_step = np.where(steps > 0, steps, np.nan)
         found[key] = Evaluation(
             seeds,
             tasks,
@@ -233,7 +238,8 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
             success,
             plays,
             steps / by_seed["episodes"].to_numpy(),
-            by_seed["wrong"].to_numpy(dtype=float) / np.where(steps > 0, steps, np.nan),
+            by_seed["malformed"].to_numpy(dtype=float) / per_step,
+            by_seed["inadmissible"].to_numpy(dtype=float) / per_step,
             protocols[line, place],
         )
     return found
@@ -274,7 +280,7 @@ def places(records: Records) -> dict[int, tuple[str, ...]]:
 
 
 def success_cells(records: Records, measurements: Measurements) -> Iterator[Cell]:
-    """Per line and place: success by task type, micro, macro, mean episode length and invalid share."""
+    """Per line and place: success by task type, micro, macro, mean episode length, malformed and refused shares."""
     m = measurements
     by_place: dict[tuple[str, str], set[str]] = {}
     for (line, place), evaluation in m.found.items():
@@ -292,7 +298,7 @@ def _line_at_place(
 ) -> Iterator[Cell]:
     wanted = [(Metric.SUCCESS, t, "%") for t in types]
     wanted += [(Metric.MICRO, ALL, "%"), (Metric.MACRO, ALL, "%"), (Metric.LENGTH, ALL, "steps")]
-    wanted += [(Metric.INVALID, ALL, "%")]
+    wanted += [(Metric.MALFORMED, ALL, "%"), (Metric.INADMISSIBLE, ALL, "%")]
     for metric, column, unit in wanted:
         cell = Cell(
             line=line,
@@ -330,7 +336,8 @@ def _values(e: Evaluation, metric: Metric, column: str) -> tuple[NDArray[np.floa
     if metric == Metric.MACRO:
         _, counts = np.unique(e.types.astype(str), return_counts=True)
         return stats.average_by_seed(e.success, e.types, macro=True), stats.effective_n(counts.tolist())
-    return (e.length if metric == Metric.LENGTH else e.invalid), n
+    others = {Metric.LENGTH: e.length, Metric.MALFORMED: e.malformed, Metric.INADMISSIBLE: e.inadmissible}
+    return others[metric], n
 
 
 def _interval(metric: Metric, seeds: NDArray[np.float64], n: float) -> stats.Interval:

@@ -45,7 +45,9 @@ def notes(tables: Tables) -> tuple[str, ...]:
         _attainable(tables),
         "Micro: mean of success over the tasks of the panel. Macro: unweighted mean over task types of their mean "
         "success. Every task is played the same number of times; excluded episodes (infrastructure failures) are in "
-        "neither and are listed with the bounds that they leave.",
+        "neither and are listed with the bounds that they leave. Steps: environment steps per episode. Malformed: "
+        "share of steps whose response broke the format. Refused: share of steps whose action the environment did not "
+        "accept; malformed ones may be among them.",
         f"Bootstrap: {stats.RESAMPLES} resamples of seeds, then of tasks within their type, the same tasks for all "
         "seeds; percentiles. p (t): paired t test over seeds; p (Holm): adjusted over all rows and panels of the "
         "table, micro and macro as families of their own; p exact: all sign assignments of the seeds' differences.",

@@ -134,7 +134,7 @@ class Sweep:
                 "success": bool(success),
                 "score": float(success),
                 "length": int(rng.integers(5, 12)) if success else 20,
-                "malformed": 0,
+                "malformed": int(rng.integers(0, 2)),
                 "inadmissible": int(rng.integers(0, 3)),
                 "termination": "success" if success else "max_steps",
                 "failure": None,

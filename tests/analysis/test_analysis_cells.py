@@ -47,7 +47,10 @@ def test_every_number_equals_a_recomputation_by_hand(sweep: Any) -> None:
         (Metric.MICRO, ALL): [np.mean([r["success"] for r in run]) for run in runs],
         (Metric.MACRO, ALL): [np.mean([by_type(run, kind) for kind in types]) for run in runs],
         (Metric.LENGTH, ALL): [np.mean([r["length"] for r in run]) for run in runs],
-        (Metric.INVALID, ALL): [sum(r["inadmissible"] for r in run) / sum(r["length"] for r in run) for run in runs],
+        **{
+            (metric, ALL): [sum(r[name] for r in run) / sum(r["length"] for r in run) for run in runs]
+            for metric, name in ((Metric.MALFORMED, "malformed"), (Metric.INADMISSIBLE, "inadmissible"))
+        },
         **{(Metric.SUCCESS, kind): [by_type(run, kind) for run in runs] for kind in types},
     }
     for (metric, column), seeds in expected.items():
