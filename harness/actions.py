@@ -73,10 +73,10 @@ def run(plan: Plan) -> int:
         write_plan(plan, state_of)
     else:
         say(f"{plan.title}: all {len(plan.selected)} cells are complete, nothing to run")
-    _track(plan)
-    if stopped:
+    if stopped:  # whoever stops it wants to leave: the tracker catches up with the next command
         say(f"stopped; {GO_ON}")
         return INTERRUPTED
+    _track(plan)
     _print_table(plan)
     return _exit_status(plan, state_of)
 

@@ -1,8 +1,8 @@
 """Which run is this? A hash over everything that can change its result, and nothing else.
 
 Identity fields of the configuration, the version of the method's maths, how the initial policy is made, and the
-identity of every task panel the run touches go in. Names and labels do not: two rows that train alike are one run, whatever a table calls them (the
-planner refuses that within one sweep, and shares the run between sweeps).
+identity of every task panel the run touches go in. Names and labels do not: two rows that train alike are one run,
+whatever a table calls them (the planner refuses that within one sweep, and shares the run between sweeps).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ RANGES: Mapping[str, Range] = {
     "backbone.heads": COUNT,
     "backbone.intermediate": COUNT,
     "backbone.max_positions": COUNT,
-    "backbone.demos": COUNT,
+    "backbone.demos": Range(2000),  # one shard of harness.backbones.warmstart
     "backbone.clone_tokens": COUNT,
     "backbone.clone_seed": NATURAL,
     "runtime.checkpoint_every": COUNT,

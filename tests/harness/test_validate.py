@@ -51,6 +51,12 @@ def test_every_range_fires(stand_in_env: None, key: str) -> None:
     assert text.startswith(f"{key}={given} (origin of {key}): must be ")
 
 
+def test_fewest_demonstrations_are_one_shard() -> None:
+    from harness.backbones.warmstart import SHARD
+
+    assert RANGES["backbone.demos"].low == SHARD
+
+
 @pytest.mark.parametrize("key", sorted(NAMES))
 def test_every_choice_fires(stand_in_env: None, key: str) -> None:
     wrong = f"{NAMES[key][0]}x"
