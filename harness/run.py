@@ -79,6 +79,7 @@ def _parts(config: RunConfig) -> Iterator[_Parts]:
             train = subset(config.env.name, train, config.fraction)
     disable_progress_bar()  # of loading weights: it would end up in the run's log
     model, tokenizer = backbones.load(config.backbone, config.env)
+    _own_memory(model)
     pool = OrderedPool(EnvPool(spec.make, config.env, config.runtime.env_workers))
     with contextlib.closing(pool):
         yield _Parts(
@@ -103,6 +104,16 @@ def _library(config: RunConfig, spec: EnvSpec) -> Library | None:
             'library; set method.rollout_skills_train=false and method.rollout_skills_eval=["off"]'
         )
     return spec.library(config.env)
+
+
+def _own_memory(model: torch.nn.Module) -> None:
+    """Copy weights out of the file that they are mapped from.
+
+    transformers maps safetensors files; if such a file is rewritten later, touching the weights kills the process
+    (SIGBUS), long after it was loaded.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _deterministic(threads: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +15,9 @@ from safetensors.torch import load_file
 from tiny_env import FAILURES
 from training_helpers import CONTEXTS, method_config, run_config, run_directory, save_backbone
 
+import harness.run
 from envs.panels import PanelError
-from harness import evaluation
+from harness import backbones, evaluation
 from harness.files import RecordError
 from harness.run import Interrupted, execute
 from harness.states import COMPLETE
@@ -321,8 +324,6 @@ def test_a_library_is_needed_for_skills_in_prompts(make_run, monkeypatch):
 
 
 def _without_library():
-    import dataclasses
-
     return dataclasses.replace(tiny_env.SPEC, library=None)
 
 
@@ -334,3 +335,14 @@ def test_cpu_time_goes_on_counting_after_an_interruption(make_run):
     execute(run, never)
     totals = [e["values"]["time/cpu_total_s"] for e in run.spool.read() if e["kind"] == "metrics"]
     assert totals == sorted(totals) and totals[1] == pytest.approx(state["cpu_seconds"]) and totals[2] > totals[1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_run_does_not_live_on_the_backbones_file(backbone):
+    config = run_config(method_config("vanilla"))
+    config.backbone.path = str(backbone)
+    with harness.run._parts(config):
+        assert str(backbone) not in Path("/proc/self/maps").read_text()
+    model, _ = backbones.load(config.backbone, config.env)
+    assert str(backbone) in Path("/proc/self/maps").read_text()  # otherwise the copy is no longer needed
+    del model
