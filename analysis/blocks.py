@@ -6,15 +6,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis import stats
-from analysis.cells import ALL, MEASURED, Cell, Metric, Status, ordered_types, short_type
-from analysis.collect import Line, Records
+from analysis.cells import (
+    ALL,
+    MEASURED,
+    Cell,
+    Metric,
+    Status,
+    bounds_over_planned,
+    ordered_types,
+    short_type,
+)
+from analysis.collect import Records
 from analysis.curves import Budget
+from analysis.plan import Line
 from analysis.published import PublishedRow
 from analysis.render import LEFT, RIGHT, Block, Text
+from analysis.text import bounded, half_width, number, p_value
 
-EVALUATION_ONLY = (stats.EVALUATION_ONE_SEED, stats.EVALUATION_EQUAL_SEEDS)
-INSTEAD = {Status.MISSING: "–", Status.NOT_APPLICABLE: "n/a", Status.MIXED: "mixed", Status.INVALID: "invalid"}
 Key = tuple[Line, str, Metric, str]
 COST_COLUMNS = (
     (Metric.CPU, "CPU s, total"),
@@ -69,45 +77,7 @@ def by_key(cells: Iterable[Cell]) -> dict[Key, Cell]:
     return {(c.line, c.place, c.metric, c.column): c for c in cells if c.line is not None}
 
 
-# ---------------------------------------------------------------------------------------------- numbers as text
-def number(value: float, unit: str, signed: bool = False) -> str:
-    """A number in its unit: shares as per cent with one decimal, tokens in thousands."""
-    if unit in ("%", "points"):
-        text = f"{100 * value:{'+' if signed else ''}.1f}"
-    elif unit == "tokens":
-        text = f"{value / 1000:,.1f}k" if value else "0"
-    else:
-        text = f"{value:.1f}"
-    return "0.0" if text == "-0.0" else text.replace("-", "−")
-
-
-def bounded(cell: Cell, interval: stats.Interval | None) -> str:
-    """`45.6 [40.1, 51.1]`, with ᵉ where the interval is evaluation-only; an en dash where there is no number."""
-    if interval is None:
-        return INSTEAD.get(cell.status, "–")
-    signed = cell.unit == "points"
-    value = number(interval.value, cell.unit, signed)
-    if math.isnan(interval.lo):
-        return value
-    middle = "–" if interval.kind == stats.RANGE else ", "
-    ends = middle.join(number(x, cell.unit, signed) for x in (interval.lo, interval.hi))
-    return f"{value} [{ends}]{'ᵉ' if interval.kind in EVALUATION_ONLY else ''}"
-
-
-def half_width(cell: Cell) -> str:
-    """`45.6 ±5.5`: the distance to the farther bound."""
-    if cell.interval is None or math.isnan(cell.interval.lo):
-        return bounded(cell, cell.interval)
-    mark = "ᵉ" if cell.interval.kind in EVALUATION_ONLY else ""
-    return f"{number(cell.interval.value, cell.unit)} ±{number(cell.interval.half_width, cell.unit)}{mark}"
-
-
-def p_value(p: float) -> str:
-    if math.isnan(p):
-        return "–"
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
+# ---------------------------------------------------------------------------------------------- entries
 def mark(tables: Tables, cell: Cell) -> str:
     """▲ or ▼ if the paired difference to the reference row is significant, else nothing."""
     metric = {Metric.MICRO: Metric.DIFFERENCE_MICRO, Metric.MACRO: Metric.DIFFERENCE_MACRO}.get(cell.metric)
@@ -182,7 +152,8 @@ def success_block(tables: Tables, env: str, place: str) -> Block:
             micro.protocol.get("selection", "–"),
             f"{micro.status.value} ({line.scale})" if micro.status in MEASURED else micro.status.value,
         )
-        start = (Text(line_label(tables, line)), Text(line.kind), Text(seeds_text(tables, micro)))
+        seeds = Text(seeds_text(tables, micro), hint="; ".join(tables.warned(micro)))
+        start = (Text(line_label(tables, line)), Text(line.kind), seeds)
         rows.append((*start, *entries, *(Text(a) for a in about)))
     panel, _, skills = place.rpartition("/")
     return Block(
@@ -210,7 +181,7 @@ def difference_block(tables: Tables, reference: str) -> Block:
         entries = [Text(line_label(tables, line)), Text(place.replace("/", ", skills ")), Text(str(micro.n_seeds))]
         for cell in (micro, macro):
             entries.append(Text(bounded(cell, cell.interval), strong=cell.significant, hint=cell.note))
-            entries.append(Text(bounded(cell, cell.second).partition(" ")[2] if cell.second else "–"))
+            entries.append(Text((bounded(cell, cell.second).partition(" ")[2] if cell.second else "") or "–"))
             entries += [Text(p_value(cell.p_t)), Text(p_value(cell.p_holm))]
         smallest = f" (≥ {micro.p_smallest:.3g})" if not math.isnan(micro.p_smallest) else ""
         entries += [Text(p_value(micro.p_exact) + smallest), Text(micro.note)]
@@ -291,9 +262,21 @@ def completeness_block(tables: Tables) -> Block | None:
         f"Not complete: {len(rows)} of {len(cells)} planned runs",
         ("Row", "Seed", "State", "Steps", "Failure", "Reason", "Run"),
         tuple(rows),
-        "These runs are in no number above.",
+        "These runs are in no number above." + _over_planned(tables),
         LEFT + RIGHT + LEFT + RIGHT + LEFT * 3,
     )
+
+
+def _over_planned(tables: Tables) -> str:
+    """What the missing seeds could have changed, for every place where some of a row's seeds are there."""
+    found = []
+    for (line, place, metric, _), cell in tables.success.items():
+        ends = bounds_over_planned(cell)
+        if ends and metric == Metric.MICRO:
+            span = f"{number(ends[0], cell.unit)}–{number(ends[1], cell.unit)}"
+            found.append(f"{line_label(tables, line)}, {place.replace('/', ', skills ')}: {span}")
+    start = " Micro success in per cent over all planned seeds, had the missing ones solved nothing or everything: "
+    return f"{start}{'; '.join(found)}." if found else ""
 
 
 def published_block(tables: Tables, why: str) -> Block | None:

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Evaluation, Measurements, Metric, Status, measured, refused
+from analysis.cells import ALL, Cell, Metric, Status, measured
 from analysis.checks import IN_WORDS, PROTOCOL
-from analysis.collect import Line, Records
+from analysis.collect import Records
+from analysis.evaluations import Evaluation, Measurements, refused
+from analysis.plan import Line
 
 
 def reference_lines(lines: Sequence[Line], row: str) -> dict[tuple[str, str, float, str, str], int]:
@@ -124,14 +126,14 @@ def paired(by_seed: NDArray[np.float64], second: stats.Interval | None) -> dict[
     The t interval over seeds is the interval shown; the bootstrap stands beside it. Significant needs both to exclude
     zero: the bootstrap alone is too narrow with few seeds, and the t interval alone knows nothing of the tasks.
     With one seed, or seeds that all differ by the same amount, the t interval does not exist or claims certainty: the
-    bootstrap is shown, labelled, and nothing is significant.
+    bootstrap is shown, labelled, if there is one, and nothing is significant.
     """
     interval = stats.t_interval(by_seed)
     proper = by_seed.size > 1 and float(np.ptp(by_seed)) > stats.MIN_SPREAD
     significant = proper and interval.excludes_zero and (second is None or second.excludes_zero)
     if not proper:
         n, kind = by_seed.size, stats.EVALUATION_ONE_SEED if by_seed.size == 1 else stats.EVALUATION_EQUAL_SEEDS
-        if second is None:
+        if second is None or math.isnan(second.lo):
             interval = stats.Interval(interval.value, math.nan, math.nan, stats.NO_INTERVAL, n)
         else:
             interval = stats.Interval(interval.value, second.lo, second.hi, kind, n)

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Metric, Status, measured, refusal, refused
-from analysis.collect import METRICS, Line, Records, metrics_by_cell
+from analysis.cells import ALL, Cell, Metric, Status, measured
+from analysis.collect import METRICS, Records, metrics_by_cell
 from analysis.compare import paired, reference_lines, with_holm
+from analysis.evaluations import refusal, refused
+from analysis.plan import Line
 
 WINDOW = 5  # training steps of the first and of the last mean
 PLACE = "train"

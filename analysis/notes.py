@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis import stats
-from analysis.blocks import Tables, number
+from analysis.blocks import Tables
 from analysis.curves import WINDOW
+from analysis.text import number
 
 SCALES = {
     "local": (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analysis import stats
 from analysis.cells import ALL, Cell, Metric, Status
-from analysis.collect import Line
+from analysis.plan import Line
 
 REFERENCE = Path(__file__).with_name("reference") / "published_results.csv"
 PAPER = "arXiv:2606.26790"

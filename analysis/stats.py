@@ -193,6 +193,7 @@ def paired_bootstrap(
     One draw of tasks serves all drawn seeds: the tasks are the same in every seed, so their difficulty is shared
     (drawing tasks anew per seed would average that away and give intervals that are too narrow).
     With few seeds the percentile interval is too narrow on its own; the tables use it only beside the t interval.
+    The bounds are NaN where resampling cannot show any uncertainty: a type with one task, or no variation at all.
     """
     data = np.asarray(differences, dtype=np.float64)
     _, kinds = np.unique(np.asarray(strata), return_inverse=True)
@@ -207,6 +208,8 @@ def paired_bootstrap(
     else:
         means = _means_of_graded(data, graded, kinds, seeds, tasks, macro)
     lo, hi = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    if hi - lo <= MIN_SPREAD or np.bincount(kinds).min() < 2:
+        return Interval(value, math.nan, math.nan, NO_INTERVAL, data.shape[0])
     return Interval(value, float(lo), float(hi), BOOTSTRAP, data.shape[0])
 
 

@@ -11,15 +11,18 @@ from typing import TypedDict
 
 from analysis import blocks, stats
 from analysis.blocks import Tables, by_key
-from analysis.cells import ALL, Cell, Measurements, Metric, success_cells
+from analysis.cells import ALL, Cell, Metric
 from analysis.checks import PROTOCOL
-from analysis.collect import Line, Records, collect
+from analysis.collect import Records, collect
 from analysis.compare import difference_cells
 from analysis.curves import budgets, cost_cells, curves, learning_cells
+from analysis.evaluations import Measurements, success_cells
 from analysis.notes import notes, scale_note
 from analysis.page import html
+from analysis.plan import Line
 from analysis.published import alfworld_rows, why_not_comparable
 from analysis.render import LEFT, RIGHT, Block, Document, Text, markdown, plain
+from analysis.text import bounded, half_width
 from harness.files import atomic_write
 
 NAME = "main_table"
@@ -166,7 +169,7 @@ def _short_success(tables: Tables) -> Block | None:
             for metric in (Metric.MICRO, Metric.MACRO):
                 cell = tables.success.get((line, f"{panel}/{skills}", metric, ALL))
                 sign = blocks.mark(tables, cell) if cell else ""
-                entries.append(Text(f"{blocks.half_width(cell)} {sign}".rstrip() if cell else ""))
+                entries.append(Text(f"{half_width(cell)} {sign}".rstrip() if cell else ""))
                 if cell and metric == Metric.MICRO:
                     seeds = blocks.seeds_text(tables, cell)
                     if cell.protocol:
@@ -188,7 +191,7 @@ def _short_differences(tables: Tables) -> Block | None:
             tables.versus[row].get((line, f"{panel}/{skills}", Metric.DIFFERENCE_MICRO, ALL)) for row, panel in columns
         ]
         if any(cells):
-            texts = (Text(blocks.bounded(c, c.interval) + ("*" if c.note else "") if c else "") for c in cells)
+            texts = (Text(bounded(c, c.interval) + ("*" if c.note else "") if c else "") for c in cells)
             rows.append((Text(blocks.line_label(tables, line)), *texts))
     if not rows:
         return None
@@ -211,16 +214,14 @@ def _short_learning(tables: Tables) -> Block | None:
     rows = []
     for line in dict.fromkeys(key[0] for key in tables.learning):
         cells = [(source.get((line, "train", metric, ALL)), source) for source, metric, _ in columns]
-        texts = [
-            Text("" if c is None else blocks.half_width(c) if s is tables.learning else _value(c)) for c, s in cells
-        ]
+        texts = [Text("" if c is None else half_width(c) if s is tables.learning else _value(c)) for c, s in cells]
         rows.append((Text(blocks.line_label(tables, line)), *texts))
     header = ("Row", *(name for _, _, name in columns))
     return Block("Training: success of rollouts, and cost per run", header, tuple(rows)) if rows else None
 
 
 def _value(cell: Cell) -> str:
-    return blocks.bounded(cell, cell.interval).partition(" ")[0]
+    return bounded(cell, cell.interval).partition(" ")[0]
 
 
 def _short_published(tables: Tables) -> Block | None:

@@ -11,8 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Measurements, Metric, Status, ordered_types, short_type, success_cells
-from analysis.collect import Line, collect
+from analysis.cells import (
+    ALL,
+    Cell,
+    Metric,
+    Status,
+    bounds_over_planned,
+    ordered_types,
+    short_type,
+)
+from analysis.collect import collect
+from analysis.evaluations import Measurements, success_cells
+from analysis.plan import Line
 
 LINE = Line("grpo", "tiny-s", "alfworld", 1.0, "local", "fair", label="GRPO", kind="method", method="grpo")
 ONE = stats.Interval(0.5, math.nan, math.nan, stats.NO_INTERVAL, 1)
@@ -77,6 +87,11 @@ def test_failed_and_missing_seeds_leave_the_rest_and_are_counted(sweep: Any) -> 
     sweep.write_state("opid", 1, state="failed", error="out of memory")
     cell = cells_of(sweep, "opid")["seen/off", Metric.MICRO, ALL]
     assert (cell.n_seeds, cell.n_planned) == (2, 3)
+    assert cell.interval is not None
+    lo, hi = bounds_over_planned(cell) or (math.nan, math.nan)
+    assert (lo, hi) == pytest.approx((cell.interval.value * 2 / 3, (cell.interval.value * 2 + 1) / 3))
+    assert cell.note == f"over all planned seeds between {lo:.1%} and {hi:.1%}"
+    assert bounds_over_planned(cells_of(sweep, "grpo")["seen/off", Metric.MICRO, ALL]) is None
 
 
 def test_a_row_without_any_complete_run_stays_visible(sweep: Any) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from analysis.cells import Measurements, Metric, Status, success_cells
+from analysis.cells import Metric, Status
 from analysis.collect import DataWarning, Records, collect
+from analysis.evaluations import Measurements, success_cells
 from analysis.render import markdown, plain
 from analysis.tables import csv_text, document, make_tables, terminal
 

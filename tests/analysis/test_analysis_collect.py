@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.collect import collect, metrics_by_cell, plan_path
+from analysis.collect import collect, metrics_by_cell
+from analysis.plan import plan_path
 from harness.errors import ConfigError
 
 

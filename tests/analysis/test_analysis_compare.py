@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import stats
-from analysis.cells import Cell, Measurements, Metric, Status
+from analysis.cells import Cell, Metric, Status
 from analysis.collect import collect
 from analysis.compare import difference_cells, paired
+from analysis.evaluations import Measurements
 
 MICRO, MACRO = Metric.DIFFERENCE_MICRO, Metric.DIFFERENCE_MACRO
 
@@ -90,12 +91,22 @@ def test_equal_seeds_claim_no_certainty(sweep: Any) -> None:
     assert not cell.significant and np.isnan(cell.p_t)
 
 
+def test_one_task_of_a_type_gives_a_difference_without_an_interval(make_sweep: Callable[..., Any]) -> None:
+    cell = differences(make_sweep(seeds=(0,), per_type=1))["opid", "seen/off", MICRO]
+    assert cell.interval is not None and cell.interval.kind == stats.NO_INTERVAL and np.isnan(cell.interval.lo)
+    assert not cell.significant
+
+
 def test_one_seed_is_never_significant(make_sweep: Callable[..., Any]) -> None:
     sweep = make_sweep(seeds=(0,))
     sweep.edit_episodes("grpo", 0, lambda rows: [{**r, "success": False} for r in rows])
     sweep.edit_episodes("opid", 0, lambda rows: [{**r, "success": True} for r in rows])
     cell = differences(sweep)["opid", "seen/off", MICRO]
+    assert cell.interval is not None and cell.interval.kind == stats.NO_INTERVAL  # no task differs: no variation
+    sweep.edit_episodes("opid", 0, lambda rows: [{**r, "success": i % 5 > 0} for i, r in enumerate(rows)])
+    cell = differences(sweep)["opid", "seen/off", MICRO]
     assert cell.interval is not None and cell.interval.kind == stats.EVALUATION_ONE_SEED
+    assert cell.second is not None and cell.second.excludes_zero
     assert not cell.significant and cell.p_smallest == 1.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.cells import ALL, Metric, Status
-from analysis.collect import Line
+from analysis.plan import Line
 from analysis.published import (
     BESIDE,
     PAPER,

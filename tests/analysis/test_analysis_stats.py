@@ -154,9 +154,14 @@ def test_bootstrap_value_is_the_mean_of_seed_level_averages_and_repeats_exactly(
         assert first.lo < first.value < first.hi
 
 
-def test_bootstrap_without_variation_has_no_width() -> None:
-    interval = stats.paired_bootstrap(np.full((3, 6), 0.5), [0, 0, 0, 1, 1, 1], macro=True)
-    assert (interval.lo, interval.hi) == pytest.approx((0.5, 0.5))
+@pytest.mark.parametrize(
+    ("data", "strata"),
+    [(np.full((3, 6), 0.5), [0, 0, 0, 1, 1, 1]), (np.array([[0.0, 1.0, 0.5, 0.5]]), [0, 1, 2, 2])],
+)
+def test_bootstrap_that_cannot_show_uncertainty_has_no_bounds(data: np.ndarray, strata: list[int]) -> None:
+    interval = stats.paired_bootstrap(data, strata, macro=True)
+    assert interval.value == pytest.approx(0.5)
+    assert math.isnan(interval.lo) and interval.kind == stats.NO_INTERVAL and not interval.excludes_zero
 
 
 # ---------------------------------------------------------------------------------------------- tests over seeds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import subprocess
 import sys
@@ -177,6 +178,7 @@ def test_missing_failed_and_refused_cells_stay_visible(sweep: Any) -> None:
     for shown in (text, short):
         assert "2/3" in shown and "0/3" in shown and "mixed" in shown and "11 of 15 planned runs are complete" in shown
     assert "| GRPO | method | 3/3 ! | mixed |" in text
+    assert "had the missing ones solved nothing or everything: OPID, seen, skills off: " in text
     assert all(r["status"] == "mixed" for r in read_csv(tables) if r["row"] == "grpo" and r["table"] == "success")
 
 
@@ -304,12 +306,15 @@ def test_help_says_how_and_needs_no_data_library() -> None:
     assert "sweep=NAME" in done.stdout and "Exit status" in done.stdout
 
 
-def test_the_command_imports_no_model_library(sweep: Any) -> None:
+def test_the_command_imports_no_model_library_and_another_process_writes_the_same_bytes(sweep: Any) -> None:
     code = (
         "import sys; from analysis.__main__ import main; "
         f"status = main(['sweep=main_table', 'out={sweep.out}']); "
         "heavy = {'torch', 'transformers', 'mlflow', 'textworld', 'alfworld', 'hydra'} & set(sys.modules); "
         "print(sorted(heavy), file=sys.stderr); sys.exit(status or bool(heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    before = {k: p.read_bytes() for k, p in write_main_table(sweep.out, "main_table").items() if isinstance(p, Path)}
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}  # another order of every set
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
+    assert {k: (sweep.out / f"results/main_table/main_table.{k}").read_bytes() for k in before} == before
