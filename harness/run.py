@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -147,6 +148,8 @@ class _Session:
             step += 1
             metrics, played = trainer.step(step)
             self._keep(played, phase="train", step=step)
+            if failures := Counter(t.failure for t in played if t.failure is not None):
+                self.run.spool.event("episodes_excluded", step=step, reasons=dict(failures))
             self.run.spool.metrics(step, metrics)
             self.run.write_state(last_step=step)
             if step % self.config.runtime.checkpoint_every == 0 or step == self.planned:

@@ -100,22 +100,22 @@ def build_batch(
     )
 
 
-def select_rows(batch: Batch, rows: Tensor, width: int) -> Batch:
-    """The batch restricted to `rows` [r] and its first `width` columns; steps and trajectories stay those of the
-    whole batch."""
+def select_rows(batch: Batch, rows: Tensor, width: int, device: torch.device) -> Batch:
+    """The batch restricted to `rows` [r] and its first `width` columns, on `device`; steps and trajectories stay those
+    of the whole batch."""
 
     def cut(tensor: Tensor) -> Tensor:
-        return tensor[rows, :width]
+        return tensor[rows, :width].to(device)
 
     return Batch(
         response_mask=cut(batch.response_mask),
         old_logprobs=cut(batch.old_logprobs),
         token_step=cut(batch.token_step),
-        step_trajectory=batch.step_trajectory,
-        step_number=batch.step_number,
-        step_invalid=batch.step_invalid,
-        group=batch.group,
-        returns=batch.returns,
+        step_trajectory=batch.step_trajectory.to(device),
+        step_number=batch.step_number.to(device),
+        step_invalid=batch.step_invalid.to(device),
+        group=batch.group.to(device),
+        returns=batch.returns.to(device),
         invalid_penalty=batch.invalid_penalty,
         teacher={name: cut(scores) for name, scores in batch.teacher.items()},
         teacher_mask={name: cut(scored) for name, scored in batch.teacher_mask.items()},

@@ -18,6 +18,8 @@ _PROBE = "  two\n lines "
 class ChatTemplateError(ValueError):
     """The chat template does something that a growing context cannot follow."""
 
+    failure_class = "config"
+
 
 class ChatFormat:
     """Prompts of one tokenizer.

@@ -20,6 +20,8 @@ CAPACITY_STEP = 64  # slots; the cache grows in multiples of this
 class UnsupportedModelError(ValueError):
     """The model has something that the local engine would compute wrongly."""
 
+    failure_class = "config"
+
 
 class Network:
     """Wraps a transformers causal LM. Always in evaluation mode: dropout would make ratios of log-probs noise.

@@ -27,7 +27,8 @@ class NonFiniteUpdateError(FloatingPointError):
 class UpdateStats:
     """Means over the response tokens of a training step; grad_norm: mean over optimiser steps, before clipping.
 
-    kl: k3 estimate of KL(rollout policy || updated policy); kl_reference: of KL(updated policy || reference).
+    kl: k3 estimate of KL(rollout policy || policy at each optimiser step, before it); kl_reference: of
+    KL(that policy || reference). So with a single mini-batch kl is 0.
     """
 
     loss: float = 0.0
@@ -134,7 +135,7 @@ class Updater:
         if config.entropy_coef:
             losses = losses - config.entropy_coef * forward.entropy
         if type(data.method).aux_loss is not Method.aux_loss:
-            view = select_rows(data.batch, part, max(len(data.rows[i].ids) for i in index))
+            view = select_rows(data.batch, part, max(len(data.rows[i].ids) for i in index), self.network.device)
             auxiliary = data.method.aux_loss(
                 data.step, view, _dense(forward.logprobs, forward, view), _dense(forward.entropy, forward, view)
             )

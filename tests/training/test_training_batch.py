@@ -64,7 +64,7 @@ def test_a_selection_keeps_rows_and_steps():
     batch = build_batch(trajectories, rows, 1.0, 0.1, "format")
     batch.teacher["episode"] = torch.randn_like(batch.old_logprobs)
     batch.teacher_mask["episode"] = batch.response_mask.clone()
-    part = select_rows(batch, torch.tensor([3, 1]), 40)
+    part = select_rows(batch, torch.tensor([3, 1]), 40, torch.device("cpu"))
     assert torch.equal(part.token_step, batch.token_step[[3, 1], :40])
     assert torch.equal(part.teacher["episode"], batch.teacher["episode"][[3, 1], :40])
     assert part.step_trajectory is batch.step_trajectory

@@ -276,6 +276,15 @@ def test_episodes_that_break_are_excluded_and_counted(make_run):
     assert row["failure"] == "reset of seen-1 broke"
 
 
+def test_training_goes_on_without_broken_episodes_and_says_so(make_run):
+    FAILURES["train-1", "reset"] = 10**6
+    run = make_run(run_config(steps=2))
+    execute(run, never)
+    [event] = events(run, "episodes_excluded")
+    assert event["reasons"] == {"reset of train-1 broke": 4}
+    assert metrics(run)[event["step"]]["train/excluded"] == pytest.approx(4 / 12)
+
+
 def test_training_on_evaluation_tasks_is_refused(make_run, monkeypatch):
     run = make_run(run_config())
     original = tiny_env.load_panel
