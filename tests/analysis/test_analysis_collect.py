@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.collect import collect, metrics_by_cell
+from analysis.collect import EPISODE_SCHEMA, METRICS, collect, metrics_by_cell
 from analysis.plan import plan_path
+from harness import training as harness_training
 from harness.errors import ConfigError
 
 
@@ -174,3 +176,15 @@ def test_types_written_differently_are_read_alike(sweep: Any) -> None:
 def test_an_empty_failure_text_is_no_failure(sweep: Any) -> None:
     sweep.edit_episodes("grpo", 0, lambda rows: [{**r, "failure": ""} for r in rows])
     assert collect(sweep.out, "main_table").warnings == ()
+
+
+def test_what_is_read_is_what_runs_write() -> None:
+    """The columns and metric names of this module are those of the code that records them."""
+    pytest.importorskip("torch")
+    from harness.evaluation import SCHEMA
+
+    assert set(EPISODE_SCHEMA.names) <= set(SCHEMA.names)
+    source = "".join(path.read_text() for path in sorted(Path(harness_training.__path__[0]).glob("*.py")))
+    for name in METRICS:
+        group, _, short = name.partition("/")
+        assert f'"{name}"' in source or (group == "time" and f'"{short.removesuffix("_s")}"' in source), name

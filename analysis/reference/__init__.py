@@ -1,0 +1,1 @@
+"""Published numbers with their provenance, as data."""
