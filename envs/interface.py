@@ -135,7 +135,7 @@ class EnvConfig:
     cache: str | None = None  # where generated worlds and translations are kept; None: the user cache folder
     world_seed: int = 0
     train_per_type: int = 20
-    eval_per_type: int = 10
+    eval_per_type: int = 20
     max_steps: int = 20
     history: int = 5
     prompt: str = "compact"  # compact | full

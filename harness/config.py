@@ -37,7 +37,7 @@ class BackboneConfig:
 class TrainingConfig:
     """Part of the `scale` group: how a run trains. Shared by every row of a table."""
 
-    steps: int = 40  # optimiser iterations (one rollout batch each)
+    steps: int = 60  # optimiser iterations (one rollout batch each)
     tasks_per_step: int = 8
     group_size: int = 4  # rollouts per task
     context: str = "growing"  # growing (one row per episode) | per_step (one row per environment step)
@@ -50,7 +50,7 @@ class TrainingConfig:
     warmup_steps: int = 0
     grad_clip: float = 1.0
     mini_batches: int = 2  # optimiser steps per iteration
-    micro_batch_tokens: int = 4096  # padded tokens per forward of the update
+    micro_batch_tokens: int = 2048  # padded tokens per forward of the update
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = 3.0

@@ -22,6 +22,8 @@ Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[st
 class AnalyzerFailure(RuntimeError):  # noqa: N818  (named like EnvironmentFailure)
     """Too many trajectories of one step could not be analysed; going on would silently train without skills."""
 
+    failure_class = "analyzer"
+
 
 class Analyzer(Protocol):
     """Turns finished trajectories into hindsight skills."""

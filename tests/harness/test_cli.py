@@ -285,7 +285,7 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_help_names_every_group_and_key() -> None:
     done = start("--help")
     assert done.returncode == 0 and not done.stderr
-    words = ("sweep=main_table", "opid_random", "tiny-m", "steps=40", "runtime.{out=.", "exit status", "--cfg job")
+    words = ("sweep=main_table", "opid_random", "tiny-m", "steps=60", "runtime.{out=.", "exit status", "--cfg job")
     assert all(word in done.stdout for word in words)
 
 

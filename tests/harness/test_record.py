@@ -410,3 +410,10 @@ def test_attempts_are_numbered_and_lost_ones_closed(root: Path) -> None:
     assert found[0].content["end"] is None and first.content["end"] is None
     assert (found[1].content["from_step"], found[1].content["to_step"]) == (2, 3)
     assert sorted(path.name for path in (run.path / "attempts").iterdir()) == ["001.json", "002.json"]
+
+
+def test_an_analyzer_that_fails_too_often_is_classed_as_such() -> None:
+    from harness.states import classify
+    from methods.skills.analyzer import AnalyzerFailure
+
+    assert classify(AnalyzerFailure("3 of 4 analyses failed")) == "analyzer"
