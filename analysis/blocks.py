@@ -129,21 +129,21 @@ def prompt_text(cell: Cell) -> str:
 
 # ---------------------------------------------------------------------------------------------- tables
 def success_block(tables: Tables, env: str, place: str) -> Block:
-    """Success by task type, micro, macro, length, shares of invalid steps, and what was measured."""
+    """Micro and macro success, then by task type, length, shares of refused steps, and what was measured."""
     keys = [key for key in tables.success if key[0].env == env and key[1] == place]
     types = ordered_types([column for _, _, metric, column in keys if metric == Metric.SUCCESS])
-    others = [
-        (Metric.MICRO, "Micro %"),
-        (Metric.MACRO, "Macro %"),
-        (Metric.LENGTH, "Steps"),
-        (Metric.MALFORMED, "Malformed %"),
-        (Metric.INADMISSIBLE, "Refused %"),
+    columns = [
+        (Metric.MICRO, ALL, "Micro %"),  # first: on a narrow page the rest has to be scrolled to
+        (Metric.MACRO, ALL, "Macro %"),
+        *((Metric.SUCCESS, t, f"{short_type(t)} %") for t in types),
+        (Metric.LENGTH, ALL, "Steps"),
+        (Metric.MALFORMED, ALL, "Malformed %"),
+        (Metric.INADMISSIBLE, ALL, "Refused %"),
     ]
     rows = []
     for line in dict.fromkeys(key[0] for key in keys):
         micro = tables.success[line, place, Metric.MICRO, ALL]
-        entries = [_entry(tables, tables.success.get((line, place, Metric.SUCCESS, t))) for t in types]
-        entries += [_entry(tables, tables.success[line, place, metric, ALL]) for metric, _ in others]
+        entries = [_entry(tables, tables.success.get((line, place, metric, column))) for metric, column, _ in columns]
         about = (
             line.backbone,
             str(micro.n_tasks or "–"),
@@ -160,14 +160,13 @@ def success_block(tables: Tables, env: str, place: str) -> Block:
         f"{env}: success on {panel}, skills {skills} in the prompt",
         (
             *("Row", "Kind", "Seeds"),
-            *(f"{short_type(t)} %" for t in types),
-            *(name for _, name in others),
+            *(name for _, _, name in columns),
             *("Backbone", "Tasks", "Panel", "Prompt", "Selection", "Status"),
         ),
         tuple(rows),
         "Mean over seeds [95 % interval]. Bold ▲: better than "
         f"{tables.label_of(tables.reference)}; ▼: worse (notes 3 and 4).",
-        LEFT * 2 + RIGHT * (1 + len(types) + len(others)) + LEFT + RIGHT + LEFT * 4,
+        LEFT * 2 + RIGHT * (1 + len(columns)) + LEFT + RIGHT + LEFT * 4,
     )
 
 
