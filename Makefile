@@ -1,5 +1,5 @@
 # `make help` lists the targets. Everything runs in .venv, which `make install` makes; nothing outside this folder is
-# touched but pip's cache and the project's own (see README, "Where things are kept").
+# touched but pip's cache and the project's own (see README, "What comes out").
 PYTHON ?= python3.11
 VENV   ?= .venv
 OUT    ?= .
