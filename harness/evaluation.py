@@ -167,10 +167,15 @@ class EpisodeFile:
     def add(self, rows: Sequence[Mapping[str, Any]], trajectories_bytes: int) -> None:
         """Record one evaluation in place of an earlier one of the same panel and skills. Raises RecordError."""
         replaced = {(row["panel"], row["skills"]) for row in rows}
-        self.rows = [row for row in self.rows if (row["panel"], row["skills"]) not in replaced] + [
-            dict(row) for row in rows
-        ]
-        self.trajectories_bytes = trajectories_bytes
+        kept = [row for row in self.rows if (row["panel"], row["skills"]) not in replaced]
+        self._write([*kept, *(dict(row) for row in rows)], trajectories_bytes)
+
+    def forget(self) -> None:
+        """Drop every evaluation. Raises RecordError."""
+        self._write([], 0)
+
+    def _write(self, rows: list[dict[str, Any]], trajectories_bytes: int) -> None:
+        self.rows, self.trajectories_bytes = rows, trajectories_bytes
         metadata = {_BYTES: json.dumps(trajectories_bytes).encode()}
         buffer = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(self.rows, schema=SCHEMA.with_metadata(metadata)), buffer)

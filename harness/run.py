@@ -199,9 +199,15 @@ class _Session:
     def _rewind(self, step: int, written: int) -> None:
         """Forget records that are newer than what the run continues from."""
         self.run.spool.truncate_after(step)
+        episodes = EpisodeFile(self.run.episodes_path)
+        if step < self.planned and episodes.rows:
+            # The final weights are lost and made anew. What was evaluated on the lost ones goes, and with it a size
+            # of the trajectory file that later would point into the middle of a frame.
+            episodes.forget()
+            self.run.write_state(evaluations={})
+            self.run.spool.event("evaluations_forgotten", step=step)
         # Evaluations are appended after all training, and the episode file knows how far they got.
-        finished = EpisodeFile(self.run.episodes_path).trajectories_bytes if step == self.planned else 0
-        trajectories.cut(self.run.trajectories_path, max(written, finished))
+        trajectories.cut(self.run.trajectories_path, max(written, episodes.trajectories_bytes))
         self.run.write_state(last_step=step)
 
     def _save(self, trainer: Trainer, step: int, saved: int) -> int:

@@ -101,6 +101,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "runtime.log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
 }
 
+TRAIN_PANEL = "train"  # as harness.run loads it
+
 _DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 
 
@@ -189,6 +191,10 @@ def _environment(config: RunConfig, origin: Origin) -> Iterator[Problem]:
         if panel not in spec.panels:
             fix = suggest(panel, spec.panels, f"panels of env={spec.name}")
             yield Problem("evaluation.panels", panel, origin("evaluation.panels"), fix)
+    if config.method.trains and TRAIN_PANEL in panels:
+        others = ", ".join(name for name in spec.panels if name != TRAIN_PANEL)
+        fix = f"is what row {config.method.id!r} trains on; evaluate it on {others}"
+        yield Problem("evaluation.panels", TRAIN_PANEL, origin("evaluation.panels"), fix)
     if config.env.data is not None and not Path(config.env.data).is_dir():
         fix = "is not a folder; env.data=null plays generated games"
         yield Problem("env.data", config.env.data, origin("env.data"), fix)

@@ -36,8 +36,9 @@ def marked_logprobs(
     The lm head is applied to the marked tokens only; with a large vocabulary it costs more than the layers.
     """
     device = network.device
-    row = torch.tensor([r for r, marked in enumerate(positions) for _ in marked], device=device)
-    position = torch.tensor([p for marked in positions for p in marked], device=device)
+    # The dtype is said because an empty list would make floats, which cannot index.
+    row = torch.tensor([r for r, marked in enumerate(positions) for _ in marked], dtype=torch.long, device=device)
+    position = torch.tensor([p for marked in positions for p in marked], dtype=torch.long, device=device)
     padded = pad(ids, pad_id).to(device)
     hidden = network.hidden(padded)[row, position - 1]
     log_distribution = torch.log_softmax(network.logits(hidden) / temperature, -1)

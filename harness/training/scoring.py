@@ -134,7 +134,7 @@ class Scorer:
                     target = _Target(request.channel, row, columns[:fitting], list(range(start, start + fitting)))
                     if is_student:
                         scores[request.channel].add(target, logprobs[:fitting])
-                    else:
+                    elif fitting:  # a prompt that fills the backbone leaves nothing to score
                         sequences.setdefault(tuple(ids), []).append(target)
         self._score(sequences, scores)
         for channel, found in scores.items():

@@ -105,6 +105,14 @@ def test_bad_values_and_combinations_are_named(stand_in_env: None, fields: dict[
     assert len(found) == 1 and said in found[0], found
 
 
+def test_the_panel_of_training_is_no_evaluation_of_a_row_that_trains(stand_in_env: None) -> None:
+    assert told(evaluation__panels=["train", "seen"]) == [
+        "evaluation.panels=train (origin of evaluation.panels): is what row 'grpo' trains on; evaluate it on seen, unseen"
+    ]
+    vanilla = {"method__name": "vanilla", "method__trains": False, "method__advantage__estimator": "none"}
+    assert told(evaluation__panels=["train", "seen"], **vanilla) == []
+
+
 def test_what_does_not_train_needs_no_groups(stand_in_env: None) -> None:
     vanilla = {"method__name": "vanilla", "method__trains": False, "method__advantage__estimator": "none"}
     assert told(training__group_size=1, training__mini_batches=1, **vanilla) == []

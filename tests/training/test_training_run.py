@@ -253,6 +253,31 @@ def test_finished_evaluations_are_not_played_again(make_run, unbroken, monkeypat
     assert played == ["unseen"]
 
 
+def test_evaluations_of_lost_weights_are_played_again(make_run, unbroken, monkeypatch):
+    """The final checkpoint is damaged after one panel, and the run that makes it anew dies within the other panel."""
+    run = make_run(run_config(steps=5))
+    with pytest.raises(Interrupted, match="panel unseen"):
+        execute(run, after(6))
+    (run.checkpoints_dir / "step_000005" / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(Interrupted, match="step 4"):
+        execute(run, after(0))
+    assert episodes(run) == [] and run.stored_state().evaluations == {}
+    assert events(run, "evaluations_forgotten") == [{"step": 4}]
+    original = evaluation.EpisodeFile.add
+
+    def dying(self, rows, trajectories_bytes):
+        if rows[0]["panel"] == "unseen":
+            raise MemoryError("killed")
+        original(self, rows, trajectories_bytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation.EpisodeFile, "add", dying)
+        with pytest.raises(MemoryError):
+            execute(run, never)
+    execute(run, never)
+    assert_same_results(run, unbroken("grpo", "growing"), 5)
+
+
 def test_stopping_at_once_writes_nothing_new(make_run):
     run = make_run(run_config(steps=2))
     with pytest.raises(Interrupted, match="after training step 0"):
@@ -287,11 +312,14 @@ def test_training_goes_on_without_broken_episodes_and_says_so(make_run):
 
 def test_training_on_evaluation_tasks_is_refused(make_run, monkeypatch):
     run = make_run(run_config())
-    original = tiny_env.load_panel
     monkeypatch.setattr(tiny_env, "make_task", lambda split, i, words: original_task("train", i, words, split))
     with pytest.raises(PanelError, match="shares"):
         execute(run, never)
-    assert original is tiny_env.load_panel
+    assert metrics(run) == {} and not run.checkpoints_dir.exists() and not run.episodes_path.exists()
+    assert run.stored_state().last_step == 0
+    untrained = make_run(run_config(method_config("vanilla")))
+    execute(untrained, never)  # whoever does not train may be asked the same tasks
+    assert untrained.stored_state().state == COMPLETE
 
 
 ORIGINAL_TASK = tiny_env.make_task

@@ -149,6 +149,23 @@ def test_tokens_beyond_the_backbone_are_counted_and_left_out():
     assert bool(missing[: world.rows[0].positions[-4]].logical_not().all())
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_prompt_that_fills_the_backbone_leaves_nothing_to_score(context):
+    """Such a sequence may even be alone in its micro-batch."""
+    world = World(context)
+    world.scorer.network.max_positions = 3
+    stats = world.teach(TeacherRequest("a", 0, (0, 1), episode_skill=EPISODE))
+    assert (stats.tokens, stats.rows) == (0, 0)
+    assert stats.unscored == sum(len(turn.response_ids) for turn in world.trajectories[0].turns[:2])
+    assert not world.batch.teacher_mask["a"].any() and not world.batch.teacher["a"].any()
+
+
+def test_rows_without_marks_have_no_scores():
+    world = World("per_step")
+    ids = [row.ids for row in world.rows[:2]]
+    assert [len(scores) for scores in world.scorer.logprobs(ids, [[], []])] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
