@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods_helpers import (
-    DATA,
     LAYOUTS,
     context,
     grpo_config,
+    make_arrays,
     make_batch,
     numpy_opid_advantage,
     opid_config,
@@ -21,7 +21,8 @@ from methods_helpers import (
     to_batch,
     trajectories,
 )
-from test_methods_grpo import padded, with_junk
+from record_batches import CHANNELS, load
+from test_methods_grpo import SEED, padded, with_junk
 
 from methods import registry
 from methods.interface import (
@@ -44,15 +45,15 @@ def advantages(config: MethodConfig, batch: Batch, step: int = 1) -> torch.Tenso
 
 
 # ------------------------------------------------------------------------------------------------ the paper's formula
+@pytest.mark.parametrize("source", ["recorded", "made up"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("channels", ["routed", "additive"])
-@pytest.mark.parametrize(("clip", "normalize"), [(None, False), (2.0, False), (None, True), (1.0, True)])
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize(("clip", "normalize"), [(None, False), (2.0, False), (0.1, False), (None, True), (1.0, True)])
 @pytest.mark.parametrize(("std", "over"), [(True, "trajectories"), (False, "steps")])
 def test_formula_recomputed_in_numpy(
-    layout: str, channels: str, clip: float | None, normalize: bool, std: bool, over: str
+    source: str, layout: str, channels: str, clip: float | None, normalize: bool, std: bool, over: str
 ) -> None:
-    with np.load(DATA / f"{layout}_{channels}.npz") as recorded:
-        arrays = dict(recorded)
+    arrays = load(layout, channels) if source == "recorded" else make_arrays(SEED, layout, channels=channels)
     config = opid_config(
         router="additive" if channels == "additive" else "critical_first",
         episode=0.25,
