@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_cells import STEPS, make_config
 from fake_cells import HERE
+from killing import kill_midway
 
 from harness import attempts
-from harness import claim as claims
 from harness.launch.local import run_cells
 from harness.progress import Progress
 from harness.record import RunDirectory
@@ -70,20 +68,7 @@ def test_a_killed_command_ends_like_an_unbroken_one(tmp_path: Path, monkeypatch:
     for whom in ("launcher and worker", "launcher"):
         before = run.state().last_step
         process = subprocess.Popen([sys.executable, "-c", LAUNCH, str(run.path), ENTRY])
-        try:
-            deadline = time.monotonic() + 120
-            while run.state().last_step < before + 1 or run.claim_status().status != "alive":
-                assert time.monotonic() < deadline, run.log_path.read_text()
-                time.sleep(0.05)
-            owner = run.claim_status().owner
-            assert owner is not None
-        finally:
-            process.kill()
-            process.wait()
-        if whom == "launcher and worker":
-            os.kill(owner.pid, signal.SIGKILL)
-        while claims.process_start(owner.pid) is not None:
-            time.sleep(0.05)
+        kill_midway(process, run, before + 1, worker=whom == "launcher and worker")
         assert run.state().state == "interrupted"
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0")
     assert launch(run) == {FINGERPRINT: "complete"}
