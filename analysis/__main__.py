@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,5 +77,17 @@ def main(arguments: Sequence[str]) -> int:
     return INCOMPLETE if written["incomplete"] else OK
 
 
+def run(arguments: Sequence[str]) -> int:
+    """`main`, for a reader that may leave before the end (`| head`): the files are written by then."""
+    try:
+        status = main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whatever is still buffered has to go somewhere when Python ends, or it complains then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))

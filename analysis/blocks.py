@@ -17,9 +17,9 @@ from analysis.cells import (
     short_type,
 )
 from analysis.collect import Records
-from analysis.curves import Budget
+from analysis.curves import WINDOW, Budget
 from analysis.plan import Line
-from analysis.published import PublishedRow
+from analysis.published import NOT_UNIQUE, PublishedRow
 from analysis.render import LEFT, RIGHT, Block, Text
 from analysis.text import bounded, half_width, number, p_value
 
@@ -200,8 +200,8 @@ def learning_block(tables: Tables) -> Block:
     label = tables.label_of(tables.reference)
     untrained = tables.versus.get(tables.untrained, {})
     columns = [
-        (Metric.TRAIN_FIRST, "First 5 %"),
-        (Metric.TRAIN_LAST, "Last 5 %"),
+        (Metric.TRAIN_FIRST, f"First {WINDOW} steps, %"),
+        (Metric.TRAIN_LAST, f"Last {WINDOW} steps, %"),
         (Metric.AREA_STEPS, "Area, equal steps %"),
         (Metric.AREA_CPU, "Area, equal CPU %"),
         (Metric.DIFFERENCE_AREA_STEPS, f"Δ area, equal steps, to {label}"),
@@ -302,16 +302,19 @@ def published_block(tables: Tables, why: str) -> Block | None:
         ),
         tuple(rows),
         f"In italics: numbers of other people. Δ is n/a everywhere: {why}. ‡: derived from the printed cells, never "
-        "published (note 11).",
+        "published; ≈: the most likely of several values that fit them (note 11).",
         LEFT * 3 + RIGHT * len(metrics) + LEFT * 5,
     )
 
 
 def published_value(cell: Cell | None) -> str:
-    """A number of other people; ‡ where it was derived."""
+    """A number of other people; ‡ where it was derived, ≈ where other values fit as well."""
     if cell is None or cell.interval is None:
         return "–"
-    return number(cell.interval.value, cell.unit) + ("‡" if cell.status == Status.DERIVED else "")
+    text = number(cell.interval.value, cell.unit)
+    if cell.status != Status.DERIVED:
+        return text
+    return f"{'≈' if cell.note.startswith(NOT_UNIQUE) else ''}{text}‡"
 
 
 def _foreign(cell: Cell | None) -> Text:

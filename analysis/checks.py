@@ -8,13 +8,15 @@ Each check first looks at all episodes at once and goes into detail only where s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.code import code_warnings
 from analysis.collect import METRICS, DataWarning, grouped, metrics_by_cell
+from analysis.text import listed
 
 if TYPE_CHECKING:
     from analysis.collect import Records
@@ -43,7 +45,7 @@ def check(records: Records) -> tuple[DataWarning, ...]:
         *_counts(records, done),
         *_tasks_differ(records, done),
         *_protocol_between_lines(records, done),
-        *_code(records),
+        *code_warnings(records),
         *_curves(records),
     )
 
@@ -54,11 +56,6 @@ def name_of(records: Records, line: int) -> str:
     return (
         here.row if here.row in records.rows_alone else f"{here.row} ({here.backbone}, {here.env}, {here.fraction:g})"
     )
-
-
-def _list(values: Iterable[Any], limit: int = 4) -> str:
-    texts = [str(v) for v in values]
-    return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
 
 
 def _short(name: str, value: Any) -> str:
@@ -73,7 +70,7 @@ def _cells(rows: pd.DataFrame) -> tuple[int, ...]:
 def _seeds_planned_twice(records: Records) -> Iterator[DataWarning]:
     twice = records.cells[records.cells.duplicated(["line", "seed"], keep=False)]
     for line, group in grouped(twice, "line"):
-        text = f"seed {_list(sorted(group['seed'].unique()))} is planned more than once, so its runs are no replicates"
+        text = f"seed {listed(sorted(group['seed'].unique()))} is planned more than once, so its runs are no replicates"
         cells = tuple(int(i) for i in group.index)
         yield DataWarning("seed_planned_twice", f"{name_of(records, int(line))}: {text}", cells, refuses=MIXED)
 
@@ -103,7 +100,7 @@ def _protocol_within_lines(records: Records, done: pd.DataFrame) -> Iterator[Dat
         for line, place in distinct.index[distinct.to_numpy() > 1]:
             rows = done[(done["line"] == line) & (done["place"] == place)]
             parts = [
-                f"{_short(column, value)} (seed {_list(sorted(rows.loc[rows[column] == value, 'seed'].unique()))})"
+                f"{_short(column, value)} (seed {listed(sorted(rows.loc[rows[column] == value, 'seed'].unique()))})"
                 for value in sorted(rows[column].dropna().unique())
             ]
             message = f"{name_of(records, line)} on {place}: more than one {IN_WORDS[column]}: {', '.join(parts)}"
@@ -143,7 +140,7 @@ def _bad_episodes(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]
     for code, found, text in tests:
         wrong = done[np.asarray(found, dtype=bool)]
         for (line, place), rows in grouped(wrong, ["line", "place"]):
-            who = f"{name_of(records, line)} on {place}, seed {_list(sorted(rows['seed'].unique()))}"
+            who = f"{name_of(records, line)} on {place}, seed {listed(sorted(rows['seed'].unique()))}"
             yield DataWarning(code, f"{who}: {text.format(n=len(rows))}", _cells(rows), place, INVALID)
 
 
@@ -165,7 +162,7 @@ def _counts(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]:
     for (cell, place), n, excluded, wins, repeats in summary.itertuples():
         who = f"{name_of(records, lines[cell])} on {place}, seed {seeds[cell]}"
         if tasks := uneven.get((cell, place)):
-            text = f"{len(tasks)} tasks not played exactly {_times(repeats)} ({_list(tasks)})"
+            text = f"{len(tasks)} tasks not played exactly {_times(repeats)} ({listed(tasks)})"
             yield DataWarning("not_exactly_once", f"{who}: {text}", (int(cell),), place, INVALID)
         graded = n - excluded
         said = evaluations[cell].get(place, {})
@@ -212,30 +209,9 @@ def _protocol_between_lines(records: Records, done: pd.DataFrame) -> Iterator[Da
             parts = []
             for value in values:
                 lines = sorted(group.loc[group[column] == value, "line"].unique())
-                parts.append(f"{_short(column, value)}: {_list(name_of(records, int(i)) for i in lines)}")
+                parts.append(f"{_short(column, value)}: {listed(name_of(records, int(i)) for i in lines)}")
             message = f"{name}, {place}: rows differ in {IN_WORDS[column]} and are not compared ({'; '.join(parts)})"
             yield DataWarning(f"lines_differ_in_{column}", message, _cells(group), place)
-
-
-def _code(records: Records) -> Iterator[DataWarning]:
-    """The code that made the complete runs: more than one version, uncommitted changes, or unknown."""
-    cells = records.cells[records.cells["complete"].to_numpy(dtype=bool)]
-    versions = len(cells[["commit", "diff"]].drop_duplicates())
-    if versions > 1:
-        parts = []
-        for (commit, diff), group in grouped(cells, ["commit", "diff"]):
-            name = f"{commit[:10] or 'unknown commit'}{f' with changes {diff[:8]}' if diff else ''}"
-            runs = [f"{row} seed {seed}" for row, seed in zip(group["row"], group["seed"], strict=True)]
-            parts.append(f"{name}: {_list(runs)}")
-        message = f"the runs were made by {versions} versions of the code: {'; '.join(parts)}"
-        yield DataWarning("mixed_code", message, tuple(int(i) for i in cells.index))
-    for code, found, text in (
-        ("dirty_code", cells["dirty"].to_numpy(dtype=bool), "were made by code with changes that were not committed"),
-        ("unknown_code", (cells["commit"] == "").to_numpy(dtype=bool), "do not say which commit made them"),
-    ):
-        if found.any():
-            message = f"{np.count_nonzero(found)} of {len(cells)} runs {text}"
-            yield DataWarning(code, message, tuple(int(i) for i in cells.index[found]))
 
 
 def _curves(records: Records) -> Iterator[DataWarning]:

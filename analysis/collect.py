@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from analysis.code import codes_of_run
 from analysis.plan import Line, lines_of, load_plan
 from harness.files import RecordError, read_json_object
 
@@ -81,7 +82,8 @@ class Records:
     """Everything the tables are made from.
 
     cells     one row per planned cell, in plan order: line, row, seed, fingerprint, state, complete, last_step,
-              planned_steps, error, failure_class, declared (places owed), evaluations (dict), commit, dirty, diff
+              planned_steps, error, failure_class, declared (places owed), evaluations (dict), codes (versions of the
+              code that had a part in it)
     episodes  one row per evaluated episode of EPISODE_SCHEMA plus `cell`, `line`, `seed`, `place` (panel/skills) and
               `complete` (of its run)
     metrics   one row per recorded training step: cell, step and METRICS (NaN: not recorded)
@@ -191,9 +193,10 @@ def _joined(tables: Mapping[int, pa.Table]) -> tuple[pa.Table, list[int], list[t
 def _state(folder: Path) -> tuple[dict[str, Any], list[str]]:
     try:
         state, provenance = read_json_object(folder / "state.json"), read_json_object(folder / "provenance.json")
+        codes = codes_of_run(folder, provenance or {})
     except RecordError as error:
         return {"state": "unreadable"}, [str(error.__cause__ or error)]
-    state, git = state or {}, (provenance or {}).get("git") or {}
+    state = state or {}
     values = {
         "state": state.get("state", "pending"),
         "last_step": state.get("last_step") or 0,
@@ -202,9 +205,7 @@ def _state(folder: Path) -> tuple[dict[str, Any], list[str]]:
         "failure_class": state.get("failure_class") or "",
         "declared": tuple(state.get("declared") or ()),
         "evaluations": state.get("evaluations") or {},
-        "commit": git.get("commit") or "",
-        "dirty": bool(git.get("dirty")),
-        "diff": git.get("diff_sha256") or "",
+        "codes": codes,
     }
     return values, []
 
@@ -266,9 +267,9 @@ def _cells_frame(plan: Mapping[str, Any], of_cell: Sequence[int], states: Sequen
             "fingerprint": [cell["fingerprint"] for cell in plan["cells"]],
         }
     )
-    defaults = {
+    defaults: dict[str, Any] = {
         **{"last_step": 0, "planned_steps": None, "error": "", "failure_class": "", "declared": (), "evaluations": {}},
-        **{"commit": "", "dirty": False, "diff": ""},
+        "codes": (),
     }
     for name in ("state", *defaults):
         frame[name] = pd.Series([state.get(name, defaults.get(name)) for state in states], dtype=object)

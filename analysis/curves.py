@@ -110,10 +110,16 @@ def learning_cells(
 
 
 def _training_lines(records: Records) -> list[int]:
-    """Lines whose runs plan training steps; a line of which nothing is known yet counts as training."""
+    """Lines that train, as the plan says. Where it does not: those whose runs plan training steps, or of which nothing
+    is known yet."""
     steps = records.cells.groupby("line")["planned_steps"].agg(list)
     started = records.cells.groupby("line")["complete"].any()
-    return [int(line) for line in steps.index if any(steps[line]) or not started[line]]
+    known = [line.trains for line in records.lines]
+    return [
+        int(line)
+        for line in steps.index
+        if (known[line] if known[line] is not None else any(steps[line]) or not started[line])
+    ]
 
 
 def _blank(line: Line, planned: int) -> Cell:

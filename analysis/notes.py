@@ -34,11 +34,11 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "number and is listed under its state; nothing planned is left out. “mixed”: the runs of the row are not "
         "replicates of one experiment; “invalid”: an evaluation contradicts itself. Both take the place of the number, "
         "and the warnings say why. “!”: a warning below is about this row.",
-        "Intervals: mean over training seeds with the 95 % t interval over seeds (n − 1 degrees of freedom); for "
-        "success, clipped to 0–100. ᵉ: evaluation-only. With one seed, or with seeds that all gave the same value, the "
-        "interval is Wilson's over the tasks of the panel (for macro with their effective number); it says nothing "
-        "about another training seed. A ± in the terminal is the distance to the farther end of the same interval, "
-        "never a standard deviation.",
+        "Intervals: mean over seeds with the 95 % t interval over seeds (n − 1 degrees of freedom); for success, "
+        "clipped to 0–100. What a seed replicates: note 13. ᵉ: evaluation-only. With one seed, or with seeds that all "
+        "gave the same value, the interval is Wilson's over the tasks of the panel (for macro with their effective "
+        "number); it says nothing about another seed. A ± in the terminal is the distance to the farther end of the "
+        "same interval, never a standard deviation.",
         f"Bold ▲ (better) and ▼ (worse): the paired difference to {reference} on the same seeds and tasks has a 95 % t "
         "interval over seeds and a bootstrap interval that both exclude zero. A difference is bold by the same rule in "
         "either direction; nothing else is bold. Areas under learning curves have no tasks to resample: there the t "
@@ -65,11 +65,35 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "Published numbers are quoted from the table named; “imported”: the paper's row equals, cell by cell, a row of "
         "the earlier paper named. The papers' column Avg mixes two definitions: it is the macro mean in some rows and "
         "the episode mean (micro) in others. Each printed average stands under the definition that fits its own row, "
-        "and ‡ marks the other one, derived from the printed cells and never published. Seeds and intervals were not "
-        "published.",
+        "and ‡ marks the other one, derived from the printed cells and never published. ≈ before it: several counts of "
+        "episodes fit the printed cells, and this is the average under the most likely one. Seeds and intervals were "
+        "not published.",
         "Status: “measured here” comes from the records of this sweep; “smaller scale” when its scale is not the "
         "papers'; “quoted” and “imported” are numbers of other people.",
+        *SETTING,
     )
+
+
+# What the setting itself decides, whatever the numbers say.
+SETTING = (
+    "What a seed replicates: on one backbone all seeds of all rows start from one checkpoint. A seed decides the order "
+    "of tasks and every draw in training and evaluation, so intervals are about training again from this base, not "
+    "about another base. In rows that do not train, a seed is only another sampling of the same policy's evaluation.",
+    "How settings were chosen: all rows share learning rate, sizes and penalties. OPID's weight (0.25, falling "
+    "linearly) and clip (±2 nats), unless changed, were picked among several in an earlier study of small models on "
+    "games of this kind, by how well OPID did there. GRPO has no such settings and got no search of its own: this "
+    "favours OPID.",
+    "What the setting favours: the embedded models (tiny-…) have gaps made on purpose. Most of their demonstrations "
+    "leave out what some task types need unless a skill in the prompt says it, so that skills have something to add. "
+    "The rules analyzer is an oracle: it knows the rules of the game, and shares code and wording with the skills in "
+    "those demonstrations. Differences show what the mechanism can do under such conditions, not what a language model "
+    "as analyzer, or a base without such gaps, would give. Writing and scoring skills costs time: methods that differ "
+    "after equal steps may tie at equal CPU time, so read both areas.",
+)
+SETTING_SHORT = (
+    "OPID's weight and clip were picked in an earlier study, GRPO got no such search; tiny bases have gaps made on "
+    "purpose, and the rules analyzer is an oracle; all seeds share one base (notes 13 to 15 of the files)."
+)
 
 
 def _attainable(tables: Tables) -> str:

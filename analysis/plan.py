@@ -17,7 +17,10 @@ CELL_KEYS = ("fingerprint", "method", "seed", "run_dir", *LINE_KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a table: all seeds of one row on one backbone, environment, data fraction, scale and protocol."""
+    """One line of a table: all seeds of one row on one backbone, environment, data fraction, scale and protocol.
+
+    trains: whether its runs update the policy; None if the plan does not say (older plans)
+    """
 
     row: str
     backbone: str
@@ -28,6 +31,7 @@ class Line:
     label: str = field(compare=False)
     kind: str = field(compare=False)
     method: str = field(compare=False)
+    trains: bool | None = field(compare=False, default=None)
 
     @property
     def setting(self) -> tuple[str, str, float, str, str]:
@@ -50,13 +54,12 @@ def load_plan(out: Path, sweep: str) -> dict[str, Any]:
         planned = [p.parent.name for p in (out / "results").glob("*/plan.json")]
         fix = (
             f"there is no {path} ({suggest(sweep, planned, what='planned here')}); make it with "
-            f"`python -m harness sweep={sweep} do=plan`, or point `out` to the folder that holds results/"
+            f"{_remedy(sweep)}, or point `out` to the folder that holds results/"
         )
         raise ConfigError(Problem("sweep", sweep, "command line", fix))
 
     def wrong(what: str) -> ConfigError:
-        again = f"make it again with `python -m harness sweep={sweep} do=plan`"
-        return ConfigError(Problem("sweep", sweep, str(path), f"{what}; {again}"))
+        return ConfigError(Problem("sweep", sweep, str(path), f"{what}; make it again with {_remedy(sweep)}"))
 
     if plan.get("version") != PLAN_VERSION:
         raise wrong(f"version is {plan.get('version')!r}, this code reads version {PLAN_VERSION}")
@@ -73,6 +76,12 @@ def load_plan(out: Path, sweep: str) -> dict[str, Any]:
     return plan
 
 
+def _remedy(sweep: str) -> str:
+    """The command that writes the plan: results of changed settings are called `<sweep>+<changes>`."""
+    name, plus, _ = sweep.partition("+")
+    return f"`python -m harness sweep={name} do=plan`{' with the same changes as before' if plus else ''}"
+
+
 def lines_of(plan: Mapping[str, Any]) -> tuple[tuple[Line, ...], list[int]]:
     """Lines in the order of the plan's rows, and the line of each cell."""
     rank = {row["id"]: (position, row) for position, row in enumerate(plan["rows"])}
@@ -80,8 +89,13 @@ def lines_of(plan: Mapping[str, Any]) -> tuple[tuple[Line, ...], list[int]]:
     of_cell: list[Line] = []
     for cell in plan["cells"]:
         position, row = rank[cell["row"]]
-        about = {"label": row.get("label", row["id"]), "kind": row.get("kind", "method"), "method": cell["method"]}
-        line = Line(**{key: cell[key] for key in LINE_KEYS}, **about)
+        line = Line(
+            **{key: cell[key] for key in LINE_KEYS},
+            label=row.get("label", row["id"]),
+            kind=row.get("kind", "method"),
+            method=cell["method"],
+            trains=cell.get("trains"),
+        )
         order.setdefault(line, position)
         of_cell.append(line)
     ordered = sorted(order, key=lambda line: order[line])  # stable: first appearance within a row

@@ -15,6 +15,7 @@ from analysis.plan import Line
 REFERENCE = Path(__file__).with_name("reference") / "published_results.csv"
 PAPER = "arXiv:2606.26790"
 TYPES = ("Pick", "Look", "Clean", "Heat", "Cool", "Pick2")
+NOT_UNIQUE = "most likely of several"  # how the note of a derived number begins if others fit the cells as well
 # Averages and cells are rounded to 0.1: a macro mean of six rounded cells may be off by 0.05 + 0.05.
 ROUNDING = 0.1 + 1e-9
 

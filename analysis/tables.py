@@ -15,9 +15,9 @@ from analysis.cells import ALL, Cell, Metric
 from analysis.checks import PROTOCOL
 from analysis.collect import Records, collect
 from analysis.compare import difference_cells
-from analysis.curves import budgets, cost_cells, curves, learning_cells
+from analysis.curves import WINDOW, budgets, cost_cells, curves, learning_cells
 from analysis.evaluations import Measurements, success_cells
-from analysis.notes import notes, scale_note
+from analysis.notes import SETTING_SHORT, notes, scale_note
 from analysis.page import html
 from analysis.plan import Line
 from analysis.published import alfworld_rows, why_not_comparable
@@ -149,6 +149,7 @@ def terminal(tables: Tables) -> Document:
         f"± is the half-width of the 95 % t interval over seeds; ᵉ evaluation-only (one seed, or equal seeds). ▲▼: "
         f"differs from {tables.label_of(tables.reference)}, both intervals of the paired difference exclude zero.",
         every[3],
+        *((SETTING_SHORT,) if any(line.method == "opid" for line in tables.records.lines) else ()),
     )
     return Document(_title(tables.records), _lead(tables), tuple(b for b in made if b is not None), warnings, brief)
 
@@ -203,8 +204,8 @@ def _short_differences(tables: Tables) -> Block | None:
 
 def _short_learning(tables: Tables) -> Block | None:
     columns = [
-        (tables.learning, Metric.TRAIN_FIRST, "first 5 %"),
-        (tables.learning, Metric.TRAIN_LAST, "last 5 %"),
+        (tables.learning, Metric.TRAIN_FIRST, f"first {WINDOW} steps, %"),
+        (tables.learning, Metric.TRAIN_LAST, f"last {WINDOW} steps, %"),
         (tables.learning, Metric.AREA_STEPS, "area, steps %"),
         (tables.learning, Metric.AREA_CPU, "area, CPU %"),
         (tables.costs, Metric.CPU, "CPU s"),
@@ -236,7 +237,7 @@ def _short_published(tables: Tables) -> Block | None:
         return None
     why = why_not_comparable(tables.records.lines[0].scale)
     return Block(
-        f"Published, {TERMINAL_BACKBONE}: not comparable ({why}); ‡ derived, never published",
+        f"Published, {TERMINAL_BACKBONE}: not comparable ({why}); ‡ derived, never published; ≈ not unique",
         ("Our row", "Paper's row", "micro %", "macro %", "panel", "Δ and source"),
         tuple(rows),
         "",

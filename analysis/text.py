@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 from analysis import stats
 from analysis.cells import Cell, Status
@@ -41,6 +43,12 @@ def half_width(cell: Cell) -> str:
         return bounded(cell, cell.interval)
     mark = "ᵉ" if cell.interval.kind in EVALUATION_ONLY else ""
     return f"{number(cell.interval.value, cell.unit)} ±{number(cell.interval.half_width, cell.unit)}{mark}"
+
+
+def listed(values: Iterable[Any], limit: int = 4) -> str:
+    """`a, b, c, d and 3 more`"""
+    texts = [str(v) for v in values]
+    return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
 
 
 def p_value(p: float) -> str:

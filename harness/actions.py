@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ def plan(plan: Plan) -> int:
     _check_folder(plan)
     state_of = states(plan)
     print(plan_text(plan, state_of))
-    print(f"wrote {_shown(write_plan(plan, state_of))}")
+    print(f"wrote {_shown(write_plan(plan, state_of))}{_elsewhere(plan)}")
     return OK
 
 
@@ -161,7 +162,17 @@ def _print_table(plan: Plan) -> None:
 
     written = write_main_table(plan.out, plan.sweep.name)
     print(written["text"])
-    print("wrote " + ", ".join(_shown(written[kind]) for kind in ("md", "html", "csv")), flush=True)
+    paths = ", ".join(_shown(written[kind]) for kind in ("md", "html", "csv"))
+    print(f"wrote {paths}{_elsewhere(plan)}", flush=True)
+
+
+def _elsewhere(plan: Plan) -> str:
+    """Where the results of changed settings are, since they have a folder of their own."""
+    if not plan.sweep.changes:
+        return ""
+    place = "" if plan.out == Path.cwd() else f" out={shlex.quote(str(plan.out))}"
+    name = plan.sweep.name
+    return f"\nresults of these settings are called {name}: python -m analysis sweep={name}{place}"
 
 
 def _exit_status(plan: Plan, state_of: Mapping[str, str]) -> int:

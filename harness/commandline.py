@@ -34,14 +34,17 @@ class CommandLine:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Every override that changes what cells are, as typed; not those that only say where and how they run."""
+        """Every override that changes what cells are, as typed; not those that say where and how they run, or names."""
         given = dict(self.fixed)
         for key, several in self.varied.items():
             given[key] = f"{key}={','.join(text.partition('=')[2] for text in several)}"
-        return tuple(text.lstrip("+") for key, text in given.items() if key.partition(".")[0] not in _HOW)
+        return tuple(
+            text.lstrip("+") for key, text in given.items() if key.partition(".")[0] not in _HOW and key not in _NAMES
+        )
 
 
 _HOW = ("runtime", "launcher", "tracking", "expected_seconds")
+_NAMES = ("sweep.name", "sweep.title")
 
 
 def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:

@@ -265,6 +265,7 @@ def _cell_record(cell: Cell, state: str) -> dict[str, Any]:
         "seed": config.seed,
         "scale": config.scale,
         "protocol": config.protocol,
+        "trains": config.method.trains,
         "delta": list(cell.row.delta),
         "base": cell.row.base,
         "selected": cell.selected,

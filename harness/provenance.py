@@ -38,6 +38,9 @@ PACKAGES = (
 )
 # Job numbers, the only facts taken from the environment: they are no secrets and lead back to the scheduler's logs.
 SLURM_IDS = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
+# Folders of the repository whose content can change a result.
+RESULT_SOURCES = ("envs", "harness", "methods", "sweeps")
+_ROOT = Path(__file__).resolve().parents[1]
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".jinja")
 
 
@@ -81,6 +84,20 @@ def code_identity(folder: Path) -> dict[str, Any]:
 def this_code() -> dict[str, Any]:
     """`code_identity` of this package, looked up once per process."""
     return code_identity(Path(__file__).resolve().parent)
+
+
+@functools.lru_cache(maxsize=64)
+def equals_commit(commit: str, root: Path = _ROOT) -> bool:
+    """Whether what makes results (RESULT_SOURCES below `root`, nothing else) is that of a commit.
+
+    False where that cannot be told: no git, no repository, or a commit that it does not hold. Looked up once.
+    """
+    existing = [name for name in RESULT_SOURCES if (root / name).exists()]
+    changed = _git(["diff", "--name-only", "--no-ext-diff", commit, "--", *existing], root)
+    listed = _git(["ls-files", "-z", "--others", "--exclude-standard", "--", *existing], root)
+    if changed is None or listed is None or changed.strip():
+        return False
+    return not any(os.fsdecode(name).endswith(_SOURCE_SUFFIXES) for name in listed.split(b"\0"))
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from harness.errors import suggest
-
 if TYPE_CHECKING:
     from envs.interface import EnvConfig, EnvSpec
     from harness.config import BackboneConfig, RunConfig
@@ -92,5 +90,4 @@ __all__ = [
     "missing_capabilities",
     "offered",
     "panel_identity",
-    "suggest",
 ]

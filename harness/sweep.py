@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from harness.compose import render
 from harness.config import SweepConfig
 from harness.errors import ConfigError, Problem, nearest, suggest
 from harness.schema import exists, nearest_key
+from harness.validate import RANGES
 
 KINDS = ("method", "control", "baseline")
 GRID_AXES = ("env", "backbone", "fraction", "seed")
@@ -21,6 +23,7 @@ SINGLE = "single"
 # Names of sweeps are folders; "/" in a row's name sets off what the command line varied.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _NAME_FIX = "letters, digits, and _ . + -"
+_SLUG_LENGTH, _DIGEST_LENGTH = 60, 8
 
 Groups = Mapping[str, Sequence[str]]
 
@@ -54,8 +57,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """name: folder of results; origin: where it is defined; points: every cell, rows in order; selected: those wanted;
-    changes: what the command line changed in every cell; common: key -> override that the sweep sets in every row."""
+    """name: folder of results (see `results_name`); origin: where it is defined; points: every cell, rows in order;
+    selected: those wanted; changes: what the command line changed in every cell; common: key -> override that the sweep
+    sets in every row."""
 
     name: str
     title: str
@@ -77,9 +81,30 @@ def expand(config: SweepConfig, file: str, command: CommandLine, groups: Groups)
     points = _exclude(list(_grid(rows)), config.exclude, origin)
     selected = _select(points, command.axes, file)
     name, title = config.name or file, config.title or file
+    if "sweep.name" not in command.fixed:
+        name = results_name(name, command.changes)
     if not _NAME.fullmatch(name):
         raise ConfigError(Problem("sweep.name", name, origin, f"names a folder; use {_NAME_FIX}"))
     return Sweep(name, title, origin, rows, tuple(points), selected, command.changes, common)
+
+
+def results_name(name: str, changes: Iterable[str]) -> str:
+    """Folder of the results of sweep `name` with `changes` (`KEY=VALUE`); the name itself if there are none.
+
+    A table of changed settings must not take the place of the sweep's own: `main_table` with training.lr=0.1 becomes
+    `main_table+training.lr-0.1`, whatever the order of the changes. What cannot stand in a name, or makes it too long,
+    gives way to a digest.
+    """
+    ordered = sorted(changes)
+    if not ordered:
+        return name
+    # A key holds no "-", so that the first one ends it: without a digest no two changes share a name.
+    plain = "+".join(change.replace("=", "-", 1) for change in ordered)
+    slug = re.sub(r"[^A-Za-z0-9_.+-]+", "_", re.sub(r"""[][{}()'" ]""", "", plain))
+    if slug != plain or "+" in "".join(ordered) or len(slug) > _SLUG_LENGTH:
+        digest = hashlib.sha256("\n".join(ordered).encode()).hexdigest()[:_DIGEST_LENGTH]
+        slug = f"{slug[:_SLUG_LENGTH]}-{digest}"
+    return f"{name}+{slug}"
 
 
 def single(command: CommandLine, defaults: Mapping[str, str], fraction: float, seed: int) -> Sweep:
@@ -225,6 +250,8 @@ def _select(points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file
     for axis, values in wanted.items():
         present = dict.fromkeys(c for point in points for c in _coordinates(point, axis))
         for value in values:
+            if axis in RANGES and not RANGES[axis].holds(value):  # nothing that the sweep could be widened by
+                raise ConfigError(Problem(axis, str(value), "command line", str(RANGES[axis])))
             if value not in present:
                 raise ConfigError(_not_in_sweep(axis, value, list(present), file))
     return frozenset(

@@ -54,9 +54,9 @@ DEVIATIONS = (
         code="w_ep = w_step = 0.001, constant, in every script",
         ours="per row (method.coef_episode, method.coef_step, method.schedule); the small models of scale=local use "
         "0.25 falling linearly (1/L of it at the last of L steps), because 0.001 belongs to billions of parameters at "
-        "a learning rate of 1e-6. The value was picked: in an earlier study of small models on games of this kind it "
-        "did best among several weights, constant and falling; GRPO has no such setting and got no search of its own, "
-        "which favours OPID",
+        "a learning rate of 1e-6. It was picked among several weights, constant and falling, by how well OPID did in "
+        "an earlier study of small models on games of this kind; GRPO has no such setting and got no search of its "
+        "own, which favours OPID",
         source="arXiv:2606.26790 section 4; launch scripts of jinyangwu/OPID@37a15a5",
     ),
     Deviation(

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis import code
+
 TYPES = (
     "pick_and_place_simple",
     "look_at_obj_in_light",
@@ -32,6 +34,7 @@ ROWS = (
 )
 LEVEL = {"vanilla": 0.2, "vanilla_skill": 0.5, "grpo": 0.55, "opid": 0.6, "opid_random": 0.54}
 STEPS = 12
+COMMIT = "c0ffee" * 6 + "abcd"
 
 
 def fingerprint(*parts: object) -> str:
@@ -49,7 +52,7 @@ class Sweep:
     seeds: Sequence[int] = (0, 1, 2)
     per_type: int = 5
     panels: Sequence[str] = ("seen", "unseen")
-    commit: str = "c0ffee" * 6 + "abcd"
+    commit: str = COMMIT
     cells: list[dict[str, Any]] = field(default_factory=list)
 
     def build(self) -> Sweep:
@@ -89,6 +92,7 @@ class Sweep:
                 "seed": seed,
                 "scale": self.scale,
                 "protocol": "fair",
+                "trains": not row.startswith("vanilla"),
                 "delta": [],
                 "base": None,
                 "state": "complete",
@@ -184,6 +188,16 @@ class Sweep:
         git = {"commit": commit, "dirty": dirty, "diff_sha256": "d" * 64 if dirty else None}
         (self.run_dir(row, seed) / "provenance.json").write_text(json.dumps({"version": 1, "git": git}))
 
+    def write_attempts(self, row: str, seed: int, *attempts: dict[str, Any]) -> None:
+        """Attempts from first to last; each says what differs from a whole run under the sweep's commit."""
+        folder = self.run_dir(row, seed) / "attempts"
+        folder.mkdir()
+        git = {"commit": self.commit, "dirty": False, "diff_sha256": None}
+        whole = {"outcome": "complete", "from_step": 0, "to_step": STEPS, "git": git}
+        for number, changes in enumerate(attempts, 1):
+            content = {**whole, **changes, "attempt": number}
+            (folder / f"{number:03d}.json").write_text(json.dumps(content))
+
     def write_state(self, row: str, seed: int, **changes: Any) -> None:
         path = self.run_dir(row, seed) / "state.json"
         old = json.loads(path.read_text()) if path.exists() else {"state": "complete", "error": None, "updated": 1.0}
@@ -195,6 +209,14 @@ class Sweep:
     def edit_episodes(self, row: str, seed: int, edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
         path = self.run_dir(row, seed) / "episodes.parquet"
         self.write_episodes(row, seed, edit(pq.read_table(path).to_pylist()))
+
+
+@pytest.fixture(autouse=True)
+def code_of_today(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The code that makes the tables is the one that made the runs, unless a test changes it."""
+    git: dict[str, Any] = {"commit": COMMIT, "dirty": False, "diff_sha256": None}
+    monkeypatch.setattr(code, "this_code", lambda: git)
+    return git
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from analysis import code as code_module
 from analysis.cells import Metric, Status
 from analysis.collect import DataWarning, Records, collect
 from analysis.evaluations import Measurements, success_cells
@@ -188,6 +189,93 @@ def test_an_unknown_commit_is_shown(sweep: Any) -> None:
     sweep.write_provenance("opid", 1, None)
     records = collect(sweep.out, "main_table")
     everywhere(records, only(records, "unknown_code"))
+
+
+OTHER = {"commit": "beef" * 10, "dirty": False, "diff_sha256": None}
+
+
+def test_a_run_resumed_under_other_code_is_named(sweep: Any) -> None:
+    sweep.write_attempts("opid", 1, {"outcome": "interrupted", "to_step": 5}, {"from_step": 5, "git": OTHER})
+    records = collect(sweep.out, "main_table")
+    warning = only(records, "code_changed")
+    assert warning.message.startswith("opid seed 1: resumed under other code")
+    assert "c0ffeec0ff, then beefbeefbe" in warning.message and len(warning.cells) == 1
+    assert "2 versions of the code: beefbeefbe: opid seed 1; c0ffeec0ff: " in only(records, "mixed_code").message
+    everywhere(records, warning)
+
+
+def test_an_unfinished_attempt_under_uncommitted_code_is_noticed(sweep: Any) -> None:
+    dirty = {"commit": sweep.commit, "dirty": True, "diff_sha256": "d" * 64}
+    sweep.write_attempts("opid", 1, {"outcome": None, "to_step": None, "git": dirty}, {"from_step": 5})
+    records = collect(sweep.out, "main_table")
+    assert "then" in only(records, "code_changed").message
+    assert "1 of 15 runs" in only(records, "dirty_code").message
+
+
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        [{}],
+        [{"outcome": "interrupted", "to_step": 5}, {"from_step": 5}],
+        [{"outcome": "failed", "to_step": 0, "git": OTHER}, {}],  # it left nothing
+    ],
+)
+def test_attempts_under_one_code_are_no_reason_to_warn(sweep: Any, attempts: list[dict[str, Any]]) -> None:
+    sweep.write_provenance("opid", 1, "beef" * 10)  # where the run was planned; what ran it counts
+    sweep.write_attempts("opid", 1, *attempts)
+    assert collect(sweep.out, "main_table").warnings == ()
+
+
+def test_an_attempt_that_may_have_evaluated_counts(sweep: Any) -> None:
+    sweep.write_attempts("vanilla", 1, {"outcome": "failed", "to_step": 0, "git": OTHER}, {"to_step": 0})
+    assert "vanilla seed 1" in only(collect(sweep.out, "main_table"), "code_changed").message
+
+
+def test_a_record_of_changes_without_a_digest_is_no_clean_commit(sweep: Any) -> None:
+    sweep.write_attempts("opid", 1, {"git": {"commit": sweep.commit, "dirty": True, "diff_sha256": None}})
+    assert "with changes unknown" in only(collect(sweep.out, "main_table"), "mixed_code").message
+
+
+def test_a_damaged_attempt_takes_the_place_of_the_numbers(sweep: Any) -> None:
+    sweep.write_attempts("opid", 1, {})
+    (sweep.run_dir("opid", 1) / "attempts" / "001.json").write_text("{")
+    records = collect(sweep.out, "main_table")
+    assert only(records, "unreadable_state").message.startswith("opid, seed 1")
+    assert status_of(records, "opid", "seen/off") is Status.INVALID
+
+
+@pytest.mark.parametrize(
+    "today", [{"commit": "beef" * 10}, {"dirty": True, "diff_sha256": "e" * 64}], ids=["commit", "changes"]
+)
+def test_other_code_than_made_the_runs_is_told_but_not_in_the_csv(
+    sweep: Any, code_of_today: dict[str, Any], today: dict[str, Any]
+) -> None:
+    before = csv_text(make_tables(collect(sweep.out, "main_table")))
+    code_of_today.update(today)
+    records = collect(sweep.out, "main_table")
+    warning = only(records, "not_this_code")
+    assert (
+        "15 complete runs were made by other code than this" in warning.message
+        and "by c0ffeec0ff; now" in warning.message
+    )
+    tables = make_tables(records)
+    assert warning.message in document(tables).warnings and warning.message in terminal(tables).warnings
+    assert csv_text(tables) == before
+
+
+def test_where_the_code_of_today_is_unknown_nothing_is_said(sweep: Any, code_of_today: dict[str, Any]) -> None:
+    code_of_today.update({"commit": None, "dirty": None})
+    assert collect(sweep.out, "main_table").warnings == ()
+
+
+def test_a_later_commit_that_changes_no_result_is_the_same_code(
+    sweep: Any, code_of_today: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code_of_today["commit"] = "beef" * 10
+    monkeypatch.setattr(code_module, "equals_commit", lambda commit: commit == sweep.commit)
+    assert collect(sweep.out, "main_table").warnings == ()
+    sweep.write_provenance("opid", 1, sweep.commit, dirty=True)
+    assert "1 complete runs" in only(collect(sweep.out, "main_table"), "not_this_code").message
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,33 @@ def test_the_smallest_attainable_p_is_printed(make_sweep: Callable[..., Any], se
 
 
 def test_captions_refer_to_the_notes_they_mean(sweep: Any) -> None:
-    notes = document(make_tables(collect(sweep.out, "main_table"))).notes
+    page = document(make_tables(collect(sweep.out, "main_table")))
+    notes = page.notes
     assert notes[2].startswith("Bold") and "smallest attainable" in notes[3] and notes[10].startswith("Published")
+    assert notes[12].startswith("What a seed replicates") and "note 13" in notes[1]
+    assert "were picked among several" in notes[13] and "no search of its own" in notes[13]
+    assert "gaps made on purpose" in notes[14] and "is an oracle" in notes[14] and "may tie at equal CPU" in notes[14]
+    assert "notes 13 to 15" in terminal(make_tables(collect(sweep.out, "main_table"))).notes[2]
+
+
+def test_a_table_without_opid_has_no_word_about_its_settings_in_the_terminal(make_sweep: Callable[..., Any]) -> None:
+    sweep = make_sweep(rows=[{"id": "grpo", "label": "GRPO", "kind": "method"}], seeds=(0,), per_type=1)
+    assert not any("OPID" in note for note in terminal(make_tables(collect(sweep.out, "main_table"))).notes)
+
+
+def test_windows_of_training_success_are_named_in_steps(sweep: Any) -> None:
+    tables = make_tables(collect(sweep.out, "main_table"))
+    assert "First 5 steps, %" in markdown(document(tables)) and "last 5" in plain(terminal(tables))
+    assert "First 5 %" not in markdown(document(tables))
+
+
+def test_a_derived_number_that_is_not_the_only_one_possible_looks_so(sweep: Any) -> None:
+    page = document(make_tables(collect(sweep.out, "main_table")))
+    text = markdown(page)
+    assert "*≈85.9‡*" in text and "*≈60.9‡*" in text
+    assert "*70.7‡*" in text and "*79.1‡*" in text  # derived, and the only solution
+    assert "≈" in page.blocks[-1].caption and "≈ before it" in page.notes[10]
+    assert "≈85.9‡" in plain(terminal(make_tables(collect(sweep.out, "main_table"))))
 
 
 def test_missing_failed_and_refused_cells_stay_visible(sweep: Any) -> None:
@@ -188,6 +213,7 @@ def test_a_sweep_of_which_nothing_has_run_gives_a_table_too(sweep: Any) -> None:
     shutil.rmtree(sweep.out / "runs")
     tables = make_tables(collect(sweep.out, "main_table"))
     assert "0 of 15 planned runs are complete" in plain(terminal(tables))
+    assert {line.row for line, *_ in tables.learning} == {"grpo", "opid", "opid_random"}  # rows that train
     assert "Not complete: 15 of 15" in markdown(document(tables)) and html(document(tables))
     assert {r["status"] for r in read_csv(tables) if r["source"] == "records"} <= {"missing"}
 
@@ -264,6 +290,16 @@ def test_the_command_ends_with_3_when_runs_are_missing(sweep: Any, capsys: pytes
     assert "Not complete: 1 of 15" in capsys.readouterr().out
 
 
+def test_a_reader_that_leaves_early_is_no_error(sweep: Any) -> None:
+    # More than a pipe holds, so that writing ends while the table is printed, not after it.
+    sweep.rows = [{**row, "label": row["label"] * 40} for row in sweep.rows]
+    sweep.write_plan()
+    line = f"{sys.executable} -m analysis sweep=main_table 'out={sweep.out}' | head -n 1; exit ${{PIPESTATUS[0]}}"
+    for command_line in (line, line.replace("head -n 1", "true")):
+        done = subprocess.run(["bash", "-c", command_line], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -314,7 +350,7 @@ def test_the_command_imports_no_model_library_and_another_process_writes_the_sam
         "print(sorted(heavy), file=sys.stderr); sys.exit(status or bool(heavy))"
     )
     before = {k: p.read_bytes() for k, p in write_main_table(sweep.out, "main_table").items() if isinstance(p, Path)}
-    environment = {**os.environ, "PYTHONHASHSEED": "4711"}  # another order of every set
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PATH": ""}  # another order of every set, and no git
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert {k: (sweep.out / f"results/main_table/main_table.{k}").read_bytes() for k in before} == before

@@ -155,6 +155,18 @@ def test_do_tables(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not world.started
 
 
+@pytest.mark.parametrize("do", ["run", "plan", "tables"])
+def test_results_of_changed_settings_are_named(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], do: str
+) -> None:
+    cli.main(["sweep=quick", "training.lr=1e-4", f"do={do}", f"out={tmp_path}"])
+    name = "quick+training.lr-0.0001"
+    assert f"called {name}: python -m analysis sweep={name} out={tmp_path}" in capsys.readouterr().out
+    assert [p.name for p in (tmp_path / "results").iterdir()] == [name]
+    cli.main(["sweep=quick", f"do={do}", f"out={tmp_path}"])
+    assert "called" not in capsys.readouterr().out
+
+
 def test_tracking_can_be_left_out(world: World, tmp_path: Path) -> None:
     assert cli.main(["sweep=quick", "tracking=none", f"out={tmp_path}"]) == 0
     assert world.synced == 0
@@ -192,6 +204,7 @@ def test_interruptions_say_how_to_go_on(world: World, tmp_path: Path, capsys: py
         (["sweep=main_table", "+training.stepz=1"], "did you mean training.steps?"),
         (["sweep=main_table", "method=opdi"], "did you mean 'opid'?"),
         (["method=opdi"], "did you mean 'opid'?"),
+        (["sweep=main_table", "fraction=-1"], "fraction=-1.0 (command line): must be above 0 and at most 1"),
         (["fraction=-0.5"], "fraction=-0.5 (command line): must be above 0 and at most 1"),
         (["sweep=main_table", "training.steps=many"], "training.steps=many (command line): must be a whole number"),
         (["training.penalise=fromat"], "did you mean 'format'?"),
@@ -326,7 +339,9 @@ def test_help_and_plan_import_nothing_heavy(arguments: list[str], tmp_path: Path
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.stdout.splitlines()[-1] == "STATUS 0 HEAVY []", done.stdout[-500:] + done.stderr
     if "do=plan" in given:
-        assert len(json.loads((tmp_path / "results/main_table/plan.json").read_text())["cells"]) == 1000
+        (folder,) = (tmp_path / "results").iterdir()  # another set of seeds is another table than the sweep's own
+        assert folder.name.startswith("main_table+sweep.axes.seed-0_1_2_")
+        assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 1000
 
 
 def test_messages_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

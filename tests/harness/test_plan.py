@@ -249,6 +249,7 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
         "seed": 2,
         "scale": "local",
         "protocol": "fair",
+        "trains": True,
         "delta": ["method.skill.router"],
         "base": "opid",
         "selected": True,
@@ -256,6 +257,7 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
         "run_dir": f"runs/{plan.cells[-1].fingerprint}",
     }
     assert len(content["cells"]) == 15 and not content["cells"][0]["selected"]
+    assert {cell["row"] for cell in content["cells"] if not cell["trains"]} == {"vanilla", "vanilla_skill"}
 
 
 def test_expected_cost(plan_of: PlanOf, write: Write) -> None:
@@ -265,6 +267,18 @@ def test_expected_cost(plan_of: PlanOf, write: Write) -> None:
     assert "2 to run; expected CPU time: 3.00 hours" in text
     assert "2 cells, 2 pending (2 more in the sweep, not selected)" in text
     assert "unknown" in plan_text(plan_of("sweep=t"), states(plan_of("sweep=t")))
+
+
+def test_a_table_of_changed_settings_leaves_the_sweeps_own_alone(plan_of: PlanOf, tmp_path: Path) -> None:
+    plain = plan_of("sweep=main_table", f"out={tmp_path}")
+    changed = plan_of("sweep=main_table", "training.lr=1e-4", f"out={tmp_path}")
+    assert plain.results == tmp_path / "results" / "main_table"
+    assert changed.results == tmp_path / "results" / "main_table+training.lr-0.0001"
+    assert plan_of("sweep=main_table", "seed=1", f"out={tmp_path}").results == plain.results
+    named = plan_of("sweep=main_table", "training.lr=1e-4", "sweep.name=slow", f"out={tmp_path}")
+    assert named.results == tmp_path / "results" / "slow" and named.title == "Main table (training.lr=0.0001)"
+    content = json.loads(write_plan(changed, states(changed)).read_text())
+    assert content["sweep"] == "main_table+training.lr-0.0001"
 
 
 def test_labels_say_what_differs(plan_of: PlanOf, write: Write) -> None:

@@ -248,6 +248,39 @@ def test_code_identity_follows_every_change(tmp_path: Path) -> None:
     assert len({changed["diff_sha256"], added["diff_sha256"], provenance.code_identity(folder)["diff_sha256"]}) == 3
 
 
+def test_code_equals_a_commit_as_long_as_nothing_that_makes_results_changes(tmp_path: Path) -> None:
+    for name in ("harness/loop.py", "sweeps/grid.yaml", "docs/words.md"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("one")
+    _git(tmp_path, "init", "-q")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "one")
+    commit = provenance.code_identity(tmp_path)["commit"]
+
+    def equal(of: str = commit) -> bool:
+        provenance.equals_commit.cache_clear()
+        return provenance.equals_commit(of, tmp_path)
+
+    (tmp_path / "docs/words.md").write_text("two")
+    _git(tmp_path, "commit", "-q", "-a", "-m", "words")
+    (tmp_path / "harness/notes.txt").write_text("no source")
+    assert equal() and not equal("c0ffee" * 6 + "abcd")
+    (tmp_path / "harness/new.py").write_text("x = 1")
+    assert not equal()
+    (tmp_path / "harness/new.py").unlink()
+    (tmp_path / "sweeps/grid.yaml").write_text("two")
+    assert not equal()
+    _git(tmp_path, "commit", "-q", "-a", "-m", "grid")
+    assert not equal() and equal("HEAD")
+
+
+def test_without_git_no_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    provenance.equals_commit.cache_clear()
+    assert not provenance.equals_commit("HEAD")
+    provenance.equals_commit.cache_clear()
+
+
 # --------------------------------------------------------------------------------- states
 def test_state_is_replaced_in_one_step_and_checked(root: Path) -> None:
     run = make_run(root)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from harness.commandline import CommandLine, parse
 from harness.config import AxesConfig, RowConfig, SweepConfig
 from harness.errors import ConfigError
-from harness.sweep import Sweep, expand, single
+from harness.sweep import Sweep, expand, results_name, single
 
 GROUPS = {
     "sweep": ("t",),
@@ -123,10 +124,58 @@ def test_an_exclusion_may_overlap_another() -> None:
         (["method=opid"], "is no row of sweep t (vanilla, grpo)"),
         (["backbone=tiny-m"], "is not in sweep t (tiny-s)"),
         (["fraction=0.5"], "is not in sweep t (1.0)"),
+        (["fraction=-1"], "fraction=-1.0 (command line): must be above 0 and at most 1"),
+        (["seed=-3"], "seed=-3 (command line): must be at least 0"),
     ],
 )
 def test_selecting_what_is_not_there_is_an_error(arguments: list[str], said: str) -> None:
     assert said in problem_of(parse(["sweep=t", *arguments], GROUPS))
+
+
+def test_what_no_sweep_can_hold_is_not_offered_as_an_axis() -> None:
+    for argument in ("fraction=-1", "fraction=1.5", "seed=-3"):
+        assert "widen" not in problem_of(parse(["sweep=t", argument], GROUPS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ([], "t"),
+        (["method=grpo", "seed=0,1"], "t"),  # narrowing
+        (["out=/tmp/x", "workers=2", "runtime.log_level=DEBUG"], "t"),  # where and how, not what
+        (["sweep.title=Mine"], "t"),
+        (["training.lr=1e-4"], "t+training.lr-0.0001"),
+        (["training.lr=1e-4", "scale=test"], "t+scale-test+training.lr-0.0001"),
+        (["scale=test", "training.lr=1e-4"], "t+scale-test+training.lr-0.0001"),
+        (["training.lr=1e-4", "sweep.name=mine"], "mine"),
+    ],
+)
+def test_changed_settings_have_a_folder_of_their_own(arguments: list[str], name: str) -> None:
+    fields = {"name": "mine"} if "sweep.name=mine" in arguments else {}
+    assert sweep(parse(["sweep=t", *arguments], GROUPS), **fields).name == name
+
+
+def test_names_of_results_are_folders_and_distinct() -> None:
+    several = [
+        ["training.steps=1,2"],
+        ["training.steps=[1,2]"],
+        ["sweep.axes.seed=[0,1]"],
+        ["sweep.axes.seed=[0,1,2]"],
+        ["method.label='a b'"],
+        ["method.label=ab"],
+        ["method.label='1+scale-test'"],
+        ["method.label=1", "scale=test"],
+        [f"training.{key}=12345678" for key in ("lr", "steps", "grad_clip", "clip_low")],
+        [f"training.{key}=12345678" for key in ("lr", "steps", "grad_clip", "clip_high")],
+    ]
+    names = [results_name("t", parse(["sweep=t", *a], GROUPS).changes) for a in several]
+    assert len(set(names)) == len(names), names
+    assert all(re.fullmatch(r"t\+[A-Za-z0-9_.+-]+", name) and len(name) < 80 for name in names), names
+    assert names[2].startswith("t+sweep.axes.seed-0_1-")
+
+
+def test_a_name_of_the_sweep_file_is_kept_apart_too() -> None:
+    assert sweep(parse(["sweep=t", "training.lr=1"], GROUPS), name="file").name == "file+training.lr-1"
 
 
 def test_selecting_nothing_is_an_error() -> None:
