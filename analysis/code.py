@@ -67,7 +67,7 @@ def code_warnings(records: Records) -> Iterator[DataWarning]:
         for code in codes:
             runs_of.setdefault(code, []).append(name)
     yield from _between_runs(cells, by_run, runs_of)
-    yield from _not_todays(runs_of)
+    yield from _not_todays(runs_of, len(cells))
 
 
 def _warning(code: str, message: str, cells: Iterable[Any]) -> DataWarning:
@@ -101,7 +101,7 @@ def _between_runs(
             yield _warning(name, message, cells.index[np.asarray(found, dtype=bool)])
 
 
-def _not_todays(runs_of: Mapping[Code, Sequence[str]]) -> Iterator[DataWarning]:
+def _not_todays(runs_of: Mapping[Code, Sequence[str]], total: int) -> Iterator[DataWarning]:
     """About no cell in particular: the numbers are what they are, but the same command would not make them again."""
     today = Code.of(this_code())
     if not today.commit:  # no git, or no repository: nothing to compare with
@@ -109,9 +109,10 @@ def _not_todays(runs_of: Mapping[Code, Sequence[str]]) -> Iterator[DataWarning]:
     others = [code for code in sorted(runs_of) if code.commit and not _is_todays(code, today)]
     if others:
         runs = list(dict.fromkeys(name for code in others for name in runs_of[code]))
+        which = f" ({listed(runs)})" if len(runs) < total else ""
         message = (
-            f"{len(runs)} complete runs were made by other code than this ({listed(runs)}; by {listed(others)}; now "
-            f"{today}); their numbers stand, but the code of today might give others"
+            f"{len(runs)} of {total} runs{which} were made by other code than the one here, {today}; their numbers "
+            "stand, but the same command might give others today"
         )
         yield _warning("not_this_code", message, ())
 
