@@ -191,6 +191,8 @@ class EnvSpec:
     library(config): task -> skill text, written by hand per task type, or None
     lexicon(config), demonstrations(config): for embedded backbones, or None; demonstrations(config)(seed, index) is
         deterministic and draws from train tasks only
+    metadata: play_version, prompts_version, rules_version (hindsight and library): raised whenever the same input would
+        give other output; part of a run's fingerprint
     """
 
     name: str

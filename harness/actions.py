@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.cli import GO_ON, INCOMPLETE, INTERRUPTED, OK
+from harness.config import RunConfig
 from harness.errors import ConfigError, Problem
 from harness.files import RecordError
 from harness.folders import check_writable
@@ -61,6 +62,7 @@ def run(plan: Plan) -> int:
     _check_folder(plan)
     state_of = states(plan)
     missing = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
+    _check_caches(missing)
     write_plan(plan, state_of)
     stopped = False
     if missing:
@@ -86,6 +88,14 @@ def run(plan: Plan) -> int:
 def _check_folder(plan: Plan) -> None:
     runtime = plan.command.runtime
     check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
+
+
+def _check_caches(missing: Sequence[Cell]) -> None:
+    """The folders of what runs share, like the output folder: before anything starts."""
+    from harness.prepare import check_cache
+
+    for config in {cell.config.env.cache: cell.config for cell in missing}.values():
+        check_cache(config)
 
 
 def _run_cells(plan: Plan, missing: Sequence[Cell]) -> bool:
@@ -114,15 +124,16 @@ def _create(plan: Plan, cell: Cell) -> RunDirectory:
 
 def _prepare(missing: Sequence[Cell]) -> None:
     """Make what several runs share (games, the embedded model) once, before any of them starts."""
-    from harness.prepare import prepare
+    from harness.prepare import prepare, uses_skills
 
-    seen: list[object] = []
+    groups: dict[str, RunConfig] = {}
     for cell in missing:
         config = cell.config
-        shared = (config.env, config.backbone, config.evaluation.panels, config.method.trains)
-        if shared in seen:
-            continue
-        seen.append(shared)
+        shared = repr((config.env, config.backbone, config.evaluation.panels, config.method.trains))
+        # A run that uses skills asks for more than one that does not: it speaks for all of its group.
+        if shared not in groups or (uses_skills(config) and not uses_skills(groups[shared])):
+            groups[shared] = config
+    for config in groups.values():
         try:
             prepare(config, say)
         except (OSError, ImportError, ValueError, RuntimeError) as error:

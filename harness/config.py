@@ -97,15 +97,15 @@ class LauncherConfig:
 
 @dataclass
 class RuntimeConfig:
-    """Everything that cannot change a result."""
+    """How and where a run executes: no result depends on it, but for the kind of device, and for rounding."""
 
     out: str = "."  # runs/ and results/ are made below this folder
     checkpoint_every: int = 5  # training steps
     keep_trajectories: int = 8  # sampled trajectories kept per training step and per evaluation
     env_workers: int = 0  # 0: environments live in the run's own process
-    eval_batch: int = 64  # episodes in lock-step during evaluation
-    threads: int = 1  # torch threads of one run
-    device: str = "cpu"
+    eval_batch: int = 64  # episodes in lock-step during evaluation; same results up to rounding
+    threads: int = 1  # torch threads of one run; same results up to rounding
+    device: str = "cpu"  # its kind (cpu, cuda) is part of a run's identity
     log_level: str = "INFO"
     min_free_gb: float = 0.5  # free space (10^9 bytes) that `out` must have before anything starts
 

@@ -1,8 +1,9 @@
 """Which run is this? A hash over everything that can change its result, and nothing else.
 
-Identity fields of the configuration, the version of the method's maths, how the initial policy is made, and the
-identity of every task panel the run touches go in. Names and labels do not: two rows that train alike are one run,
-whatever a table calls them (the planner refuses that within one sweep, and shares the run between sweeps).
+Identity fields of the configuration, the versions of the code that decides numbers (harness.versions), what decides
+the initial policy, and the identity of every task panel the run touches go in. Names and labels do not: two rows that
+train alike are one run, whatever a table calls them (the planner refuses that within one sweep, and shares the run
+between sweeps).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal
 from harness.config import RunConfig
 from harness.schema import keys, leaves, value
 
-FINGERPRINT_VERSION = 1
+FINGERPRINT_VERSION = 2
 
 Class = Literal["identity", "runtime"]
 
@@ -38,16 +39,18 @@ _IDENTITY = """
     training.invalid_penalty training.penalise
     evaluation.panels evaluation.temperature evaluation.repeats evaluation.selection
     analyzer.name engine protocol fraction fraction_of seed
+    runtime.device
 """
 
 # Names and labels; where data and records lie (what the data are is in the panels' identity); how the work is spread.
+# Batches and threads change the order of sums: results are equal up to rounding, which a sampled token can turn on.
 _RUNTIME = """
     method.id method.label backbone.name scale
     env.data env.cache
     tracking.enabled tracking.uri tracking.experiment
     launcher.name launcher.workers
     runtime.out runtime.checkpoint_every runtime.keep_trajectories runtime.env_workers runtime.eval_batch
-    runtime.threads runtime.device runtime.log_level runtime.min_free_gb
+    runtime.threads runtime.log_level runtime.min_free_gb
 """
 
 CLASSES: Mapping[str, Class] = {
@@ -62,6 +65,8 @@ ADDED_LATER: Mapping[str, Any] = {}
 
 def _canonical(name: str, given: Any) -> Any:
     """The one JSON spelling of a value: numbers of float fields are floats, NaN and infinity are refused."""
+    if name == "runtime.device":  # which of several equal devices does not matter
+        return str(given).partition(":")[0]
     numeric = name in _float_fields()
     if isinstance(given, (list, tuple)):
         return [_number(name, item) if numeric else item for item in given]
@@ -90,16 +95,16 @@ def identity(config: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in found.items() if k not in ADDED_LATER or v != ADDED_LATER[k]}
 
 
-def fingerprint(config: RunConfig, method_version: int, backbone: str, panels: Mapping[str, str]) -> str:
+def fingerprint(config: RunConfig, versions: Mapping[str, Any], backbone: str, panels: Mapping[str, str]) -> str:
     """16 hex digits naming the run.
 
-    method_version: of the method's maths. backbone: identity of the initial policy. panels: panel name -> identity of
-    its tasks, for each panel the run uses. Raises ValueError for NaN and infinity.
+    versions: as of harness.versions. backbone: identity of the initial policy. panels: panel name -> identity of its
+    tasks, for each panel the run uses. Raises ValueError for NaN and infinity.
     """
     payload = {
         "version": FINGERPRINT_VERSION,
         "config": identity(config),
-        "method": method_version,
+        "code": dict(versions),
         "backbone": backbone,
         "panels": dict(panels),
     }

@@ -17,6 +17,7 @@ from harness.errors import ConfigError, Problem
 from harness.fingerprint import differences, fingerprint, identity
 from harness.sweep import Point, Row, Sweep, expand, single
 from harness.validate import RANGES, describe, problems
+from harness.versions import versions
 
 PLAN_VERSION = 1
 PENDING = "pending"
@@ -199,13 +200,12 @@ class _Identities:
         self._backbones: dict[tuple[Any, ...], str] = {}
 
     def fingerprint(self, config: RunConfig) -> str:
-        version = registry.method_spec(config.method.name).version
         env = dataclasses.astuple(config.env)
         key = (*dataclasses.astuple(config.backbone), *env)
         if key not in self._backbones:
             self._backbones[key] = registry.backbone_identity(config.backbone, config.env)
         return fingerprint(
-            config, version, self._backbones[key], {p: self._panel(config, env, p) for p in _used(config)}
+            config, versions(config), self._backbones[key], {p: self._panel(config, env, p) for p in _used(config)}
         )
 
     def _panel(self, config: RunConfig, env: tuple[Any, ...], panel: str) -> str:

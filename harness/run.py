@@ -31,6 +31,7 @@ from harness.training.loop import Library, Trainer, rollout_settings
 from harness.training.network import Network
 from harness.training.rollout import Sampler
 from methods import registry as methods
+from methods.faithful import check_faithful
 from methods.interface import MethodContext, Trajectory
 from methods.skills import analyzer as analyzers
 
@@ -49,6 +50,7 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
     _deterministic(config.runtime.threads)
     with _parts(config) as parts:
+        _check_weights(run, config)
         session = _Session(run, config, parts, should_stop)
         session.train()
         session.evaluate()
@@ -92,6 +94,19 @@ def _parts(config: RunConfig) -> Iterator[_Parts]:
             network=Network(model, config.runtime.device),
             chat=ChatFormat(tokenizer),
             library=_library(config, spec),
+        )
+
+
+def _check_weights(run: RunDirectory, config: RunConfig) -> None:
+    """Record which weights the run starts from. Raises BackboneError if an earlier attempt started from others."""
+    digest = backbones.weights_digest(config.backbone, config.env)
+    earlier = [e["data"]["sha256"] for e in run.spool.read() if e["kind"] == "event" and e["name"] == "initial_weights"]
+    if not earlier:
+        run.spool.event("initial_weights", backbone=config.backbone.name, sha256=digest)
+    elif earlier[0] != digest:
+        raise backbones.BackboneError(
+            f"backbone {config.backbone.name!r} now has other weights (sha256 {digest}) than when this run began "
+            f"({earlier[0]}): restore them, or delete the run's folder to begin again"
         )
 
 
@@ -157,6 +172,7 @@ class _Session:
 
     def _trainer(self, tasks: Sequence[Task]) -> Trainer:
         config, parts = self.config, self.parts
+        check_faithful(methods.get(config.method.name), config.method, self.planned)
         analyze = None
         if config.method.skill.source == "own_trajectory":
             hindsight = parts.spec.hindsight(config.env) if parts.spec.hindsight else None

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 NAME = "alfworld"
 PANELS = ("train", "seen", "unseen")
 ENGINES = ("textworld", "native")
+# Raised whenever the same input would give other output; part of the fingerprint of runs that use them.
+PLAY_VERSION = 1  # what a game answers to commands, and how an episode is scored
+PROMPTS_VERSION = 1  # user messages and how responses are read
+RULES_VERSION = 1  # hindsight and library skills, with the tracker and the expert behind them
 
 
 def data_root(config: EnvConfig) -> Path:
@@ -145,6 +149,9 @@ SPEC = EnvSpec(
         "panel_identity": panel_identity,
         "walkthrough": walkthrough,
         "engines": ENGINES,
+        "play_version": PLAY_VERSION,
+        "prompts_version": PROMPTS_VERSION,
+        "rules_version": RULES_VERSION,
         "demonstrations_version": f"{DEMONSTRATIONS_VERSION}.{GENERATOR_VERSION}",
     },
 )

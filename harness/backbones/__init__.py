@@ -1,7 +1,8 @@
 """Policies to start from: small embedded models that the project makes itself, or any causal LM of the hub.
 
 `ensure` makes an embedded backbone once, whoever asks first, and returns its folder; `load` gives model and tokenizer.
-A folder is an ordinary transformers folder (config, safetensors, tokenizer with chat template) plus `recipe.json`.
+A folder is an ordinary transformers folder (config, safetensors, tokenizer with chat template) plus `recipe.json`,
+which also holds the digest of the weights: they are checked whenever they are loaded.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from typing import Any
 from envs import registry
 from envs.cache import cache_root, file_lock
 from envs.interface import EnvConfig, EnvSpec
+from harness.backbones.content import WEIGHTS, combined, file_sha256, hashes
 from harness.config import BackboneConfig
 
 # Raised whenever the same recipe would give other weights.
 WARMSTART_VERSION = 1
 RECIPE = "recipe.json"
+MODEL = "model.safetensors"
+DIGEST = "weights_sha256"  # key of a recipe file
 Progress = Callable[[str, int, int], None]  # what, done, total
 
 
@@ -30,6 +34,10 @@ class BackboneError(RuntimeError):
     """A backbone cannot be made or loaded; the message says which and how to go on."""
 
     failure_class = "config"
+
+
+class MissingFolderError(BackboneError, FileNotFoundError):
+    """backbone.path is written like a folder, but there is none."""
 
 
 def recipe(backbone: BackboneConfig, env: EnvConfig) -> dict[str, Any]:
@@ -59,20 +67,70 @@ def recipe_hash(backbone: BackboneConfig, env: EnvConfig) -> str:
 
 
 def identity(backbone: BackboneConfig, env: EnvConfig) -> str:
-    """What a fingerprint needs to know about the initial policy: its recipe, or where a hub model comes from."""
+    """What a fingerprint needs to know about the initial policy.
+
+    Embedded: its recipe, and the weights where they are shipped. A local folder: its content. A hub id: id and
+    revision, whatever the hub gives for them. Raises FileNotFoundError for a folder that is not there.
+    """
     if backbone.kind == "embedded":
-        return recipe_hash(backbone, env)
-    return f"hub:{backbone.path}@{backbone.revision}"
+        key = recipe_hash(backbone, env)
+        shipped = _shipped(backbone, key)
+        return key if shipped is None else f"{key}:{_read_recipe(shipped)[DIGEST][:16]}"
+    folder = _local(backbone)
+    if folder is None:
+        return f"hub:{backbone.path}@{backbone.revision}"
+    return f"folder:{combined(hashes(folder, _kept(env)))[:16]}"
+
+
+def weights_digest(backbone: BackboneConfig, env: EnvConfig) -> str | None:
+    """sha256 of the initial weights (of several files: of their digests). None for a hub id.
+
+    An embedded backbone must have been made. Raises BackboneError, OSError.
+    """
+    if backbone.kind == "embedded":
+        return file_sha256(ensure(backbone, env) / MODEL)
+    folder = _local(backbone)
+    if folder is None:
+        return None
+    return combined({n: digest for n, digest in hashes(folder, _kept(env)).items() if n.endswith(WEIGHTS)})
+
+
+def _kept(env: EnvConfig) -> Path:
+    return cache_root(env) / "backbones" / "digests"
+
+
+def _local(backbone: BackboneConfig) -> Path | None:
+    """The folder that backbone.path names, None if it is a hub id."""
+    path = Path(backbone.path or "").expanduser()
+    if backbone.path and path.is_dir():
+        return path
+    if path.is_absolute() or (backbone.path or "").startswith((".", "~")):
+        raise MissingFolderError(
+            f"backbone.path={backbone.path} (backbone {backbone.name!r}) is no folder. Download the snapshot first and "
+            "set backbone.path to its folder"
+        )
+    return None
+
+
+def _read_recipe(folder: Path) -> dict[str, Any]:
+    """The recipe file of a folder. A file without a digest of the weights counts as none."""
+    content = json.loads((folder / RECIPE).read_text(encoding="utf-8")) if (folder / RECIPE).is_file() else {}
+    return content if DIGEST in content else {}
+
+
+def _shipped(backbone: BackboneConfig, key: str) -> Path | None:
+    folder = Path(str(resources.files("harness.backbones").joinpath("embedded", backbone.name)))
+    return folder if _read_recipe(folder).get("hash") == key else None
 
 
 def find(backbone: BackboneConfig, env: EnvConfig) -> Path | None:
     """The folder of a backbone that is already there: shipped with the project, or made before."""
     key = recipe_hash(backbone, env)
-    shipped = Path(str(resources.files("harness.backbones").joinpath("embedded", backbone.name)))
-    if (shipped / RECIPE).is_file() and json.loads((shipped / RECIPE).read_text())["hash"] == key:
+    shipped = _shipped(backbone, key)
+    if shipped is not None:
         return shipped
     made = cache_root(env) / "backbones" / f"{backbone.name}-{key}"
-    return made if (made / RECIPE).is_file() else None
+    return made if _read_recipe(made) else None
 
 
 def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None = None) -> Path:
@@ -83,14 +141,14 @@ def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None =
     if backbone.kind == "hub":
         if not backbone.path:
             raise BackboneError(f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder")
-        return Path(backbone.path)
+        return _local(backbone) or Path(backbone.path)
     found = find(backbone, env)
     if found is not None:
         return found
     folder = cache_root(env) / "backbones"
     target = folder / f"{backbone.name}-{recipe_hash(backbone, env)}"
     with file_lock(folder / f".{target.name}.lock"):
-        if not (target / RECIPE).is_file():
+        if not _read_recipe(target):
             folder.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
             try:
@@ -133,23 +191,34 @@ def build(
     if stop_after is None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        kept = [[seen, round(loss, 4)] for seen, loss in (curve[k] for k in _kept(len(curve)))]
-        content = {"hash": recipe_hash(backbone, env), "recipe": recipe(backbone, env), "loss_curve": kept}
+        kept = [[seen, round(loss, 4)] for seen, loss in (curve[k] for k in _sampled(len(curve)))]
+        content = {
+            "hash": recipe_hash(backbone, env),
+            DIGEST: file_sha256(folder / MODEL),
+            "recipe": recipe(backbone, env),
+            "loss_curve": kept,
+        }
         (folder / RECIPE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return curve
 
 
-def _kept(steps: int) -> list[int]:
+def _sampled(steps: int) -> list[int]:
     """Steps of a loss curve worth keeping: powers of two, so that a short rebuild has something to compare with."""
     return [*dict.fromkeys([0, *(2**k for k in range(steps.bit_length()) if 2**k < steps), steps - 1])]
 
 
 def load(backbone: BackboneConfig, env: EnvConfig) -> tuple[Any, Any]:
-    """(model, tokenizer) of transformers, in float precision `backbone.dtype`, from `ensure`d files."""
+    """(model, tokenizer) of transformers, in float precision `backbone.dtype`, from `ensure`d files.
+
+    Raises BackboneError, also for an embedded backbone whose weights are not those of its recipe file.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = str(ensure(backbone, env))
+    folder = ensure(backbone, env)
+    if backbone.kind == "embedded":
+        _verify(folder, backbone)
+    source = str(folder)
     dtype = getattr(torch, backbone.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise BackboneError(f"backbone.dtype={backbone.dtype!r} is no torch dtype; use float32 or bfloat16")
@@ -162,6 +231,15 @@ def load(backbone: BackboneConfig, env: EnvConfig) -> tuple[Any, Any]:
             "set backbone.path to its folder"
         ) from error
     return model, tokenizer
+
+
+def _verify(folder: Path, backbone: BackboneConfig) -> None:
+    wanted, found = _read_recipe(folder).get(DIGEST), file_sha256(folder / MODEL)
+    if wanted != found:
+        raise BackboneError(
+            f"the weights of backbone {backbone.name!r} in {folder} are not those that its {RECIPE} describes (sha256 "
+            f"{found[:16]}..., wanted {str(wanted)[:16]}...): delete the folder to have it made again, or restore it"
+        )
 
 
 def _embedded_spec(backbone: BackboneConfig, env: EnvConfig) -> EnvSpec:

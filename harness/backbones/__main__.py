@@ -46,7 +46,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("do", choices=["build", "gate", "where"], help="make it, measure whether it is fit, or find it")
     parser.add_argument("name", help="a backbone of sweeps/backbone, e.g. tiny-s")
     parser.add_argument("--ship", action="store_true", help="build: write into the package instead of the cache")
-    parser.add_argument("--per-type", type=int, default=10, help="gate: train tasks of each type (default %(default)s)")
     options = parser.parse_args(arguments)
     import torch
 
@@ -60,11 +59,11 @@ def main(arguments: list[str]) -> int:
             found = backbones.find(backbone, env)
             print(found or f"not made yet: python -m harness.backbones build {options.name}")
             return 0 if found else 3
-        from harness.backbones.gate import check
+        from harness.backbones.fitness import measure
 
-        result = check(backbone, env, options.per_type)
+        result = measure(backbone, env)
         print(result)
-        return 0 if result.passed else 3
+        return 3 if result.failed else 0
     except (ConfigError, ValueError, backbones.BackboneError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ learn from it. They are necessary, not sufficient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from envs import registry
 from envs.interface import EnvConfig, Task
 from envs.pool import EnvPool, OrderedPool
 from harness import backbones
+from harness.backbones.fitness import PER_TYPE, GateResult
 from harness.config import BackboneConfig
 from harness.training.batch import build_batch, build_rows
 from harness.training.chat import ChatFormat
@@ -23,37 +24,7 @@ from harness.training.rollout import EpisodeRequest, RolloutSettings, Sampler
 from harness.training.scoring import Scorer
 from methods.interface import TeacherRequest, Trajectory
 
-MIN_GAIN = 0.2  # success with the skill in the prompt minus without
-MIN_AUC = 0.6  # of the skill advantage of an action, sensible against other actions
 _ALL_STEPS = 10_000
-
-
-@dataclass(frozen=True)
-class GateResult:
-    """success_plain, success_skill: over `episodes` each, at temperature 1. auc: over `good` and `bad` actions."""
-
-    success_plain: float
-    success_skill: float
-    auc: float
-    episodes: int
-    good: int
-    bad: int
-
-    @property
-    def gain(self) -> float:
-        return self.success_skill - self.success_plain
-
-    @property
-    def passed(self) -> bool:
-        return self.gain > MIN_GAIN and self.auc > MIN_AUC
-
-    def __str__(self) -> str:
-        verdict = "passes" if self.passed else "FAILS"
-        return (
-            f"{verdict}: success {self.success_plain:.3f} without and {self.success_skill:.3f} with the skill in the "
-            f"prompt (gain {self.gain:+.3f}, wanted > {MIN_GAIN}); AUC of the skill advantage {self.auc:.3f} over "
-            f"{self.good} sensible and {self.bad} other actions (wanted > {MIN_AUC}); {self.episodes} episodes each"
-        )
 
 
 def auc(good: list[float], bad: list[float]) -> float:
@@ -64,7 +35,7 @@ def auc(good: list[float], bad: list[float]) -> float:
     return float((g > b).mean() + 0.5 * (g == b).mean())
 
 
-def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = 10, max_tokens: int = 8) -> GateResult:
+def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, max_tokens: int = 8) -> GateResult:
     """Plays `per_type` train tasks of each type with and without the skill, and scores the plain episodes under it."""
     spec = registry.get(env.name)
     if spec.library is None or spec.hindsight is None:
@@ -96,15 +67,48 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = 10, max_toke
     per_step = np.zeros(len(batch.step_trajectory))
     scored = batch.token_step >= 0
     np.add.at(per_step, batch.token_step[scored].numpy(), shift[scored].numpy())
-    good: list[float] = []
-    bad: list[float] = []
+    scores: list[tuple[list[float], list[float]]] = []  # of each episode: sensible actions, other ones
     first = 0
     for trajectory in plain:
         _, wanted = hindsight(trajectory.task_text, trajectory.transcript(), trajectory.success, _ALL_STEPS)
+        good: list[float] = []
+        bad: list[float] = []
         for k, command in wanted.items():
             (good if trajectory.turns[k].action == command else bad).append(float(per_step[first + k]))
+        scores.append((good, bad))
         first += len(trajectory.turns)
-    return GateResult(_share(plain), _share(told), auc(good, bad), len(tasks), len(good), len(bad))
+    area, area_error = auc_over_episodes(scores)
+    gains = np.array([t.success for t in told], float) - np.array([p.success for p in plain], float)
+    return GateResult(
+        _share(plain),
+        _share(told),
+        area,
+        len(tasks),
+        sum(len(good) for good, _ in scores),
+        sum(len(bad) for _, bad in scores),
+        float(gains.std() / np.sqrt(len(gains))),
+        area_error,
+    )
+
+
+def auc_over_episodes(scores: Sequence[tuple[list[float], list[float]]], draws: int = 500) -> tuple[float, float]:
+    """(AUC, standard error) from (sensible, other) actions of each episode. NaN where there is nothing to compare.
+
+    The error comes from drawing whole episodes anew: actions of one episode are no independent observations.
+    """
+    counts = np.array([(len(good), len(bad)) for good, bad in scores], float).T
+    if not counts[0].any() or not counts[1].any():
+        return float("nan"), float("nan")
+    wins = np.zeros((len(scores), len(scores)))  # of the sensible actions of one episode over the others of another
+    of_good, of_bad = (np.repeat(np.arange(len(scores)), n.astype(int)) for n in counts)
+    good, bad = (np.concatenate([pair[k] for pair in scores]) for k in (0, 1))
+    above = (good[:, None] > bad) + 0.5 * (good[:, None] == bad)
+    np.add.at(wins, (of_good[:, None], of_bad), above)
+    rng = np.random.default_rng(0)
+    times = rng.multinomial(len(scores), np.full(len(scores), 1 / len(scores)), draws)  # each episode is drawn
+    with np.errstate(invalid="ignore"):
+        drawn = np.einsum("di,ij,dj->d", times, wins, times, optimize=True) / np.prod(times @ counts.T, axis=1)
+    return float(wins.sum() / counts.sum(1).prod()), float(np.nanstd(drawn))
 
 
 def _share(trajectories: list[Trajectory]) -> float:

@@ -18,6 +18,8 @@ from methods.skills.injection import is_blank
 #   -> (episode skill, {step index: step skill}); environments offer one of these
 Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[str, dict[int, str]]]
 
+RULES_ANALYZER_VERSION = 1  # raised whenever the same trajectory would get other skills from the same rules
+
 
 class AnalyzerFailure(RuntimeError):  # noqa: N818  (named like EnvironmentFailure)
     """Too many trajectories of one step could not be analysed; going on would silently train without skills."""
@@ -43,11 +45,17 @@ class AnalyzerContext:
 
 @dataclass(frozen=True)
 class AnalyzerSpec:
-    """A registered analyzer. needs: capabilities as in MethodSpec.needs, e.g. {"env:hindsight"}."""
+    """A registered analyzer.
+
+    needs: capabilities as in MethodSpec.needs, e.g. {"env:hindsight"}
+    version: raised whenever the same trajectory would get other skills; part of the fingerprint of runs that use it.
+        What the analyzer takes from the environment has a version of its own there
+    """
 
     name: str
     build: Callable[[AnalyzerContext], Analyzer]
     needs: frozenset[str] = frozenset()
+    version: int = 1
 
 
 def validate_analysis(episode_skill: object, step_skills: object, steps: int, max_step_skills: int) -> Analysis | None:
@@ -114,7 +122,7 @@ def _rules(context: AnalyzerContext) -> Analyzer:
 
 
 _ANALYZERS: dict[str, AnalyzerSpec] = {
-    "rules": AnalyzerSpec("rules", _rules, needs=frozenset({"env:hindsight"})),
+    "rules": AnalyzerSpec("rules", _rules, frozenset({"env:hindsight"}), RULES_ANALYZER_VERSION),
 }
 
 

@@ -12,6 +12,8 @@ from methods.interface import Prompt
 from methods.names import require_known
 
 STYLES = ("compact", "sections")
+# Raised whenever the same skill would give another prompt; part of the fingerprint of runs that use skills.
+INJECTION_VERSION = 1
 
 # What a language model writes when it has nothing to say; a skill of this kind is an analyzer's fault, not a skill.
 _NOTHING = frozenset({"none", "null", "nil", "nan", "n/a", "na", "undefined", "string"})

@@ -11,7 +11,6 @@ from envs.alfworld.demos import demonstration
 from envs.alfworld.lexicon import lexicon
 from envs.interface import Demonstration, DemoTurn, EnvConfig, PromptParts
 from harness import backbones
-from harness.backbones.gate import GateResult, auc
 from harness.backbones.tokenizer import build_tokenizer
 from harness.backbones.warmstart import SHARD, Demonstrations, SharedEmbedding, encode
 from harness.config import BackboneConfig
@@ -104,34 +103,14 @@ def test_a_hub_backbone_needs_a_path_and_says_so_when_it_is_not_there(tmp_path):
         backbones.load(replace(SMALL, dtype="float13", kind="hub", path=str(tmp_path)), ENV)
 
 
-# ------------------------------------------------------------------------------------------------ the gate
-def test_auc():
-    assert auc([1.0, 2.0], [0.0]) == 1.0
-    assert auc([0.0], [0.0]) == 0.5
-    with pytest.raises(ValueError, match="both kinds"):
-        auc([], [1.0])
-
-
-@pytest.mark.parametrize(
-    ("plain", "told", "area", "passed"),
-    [(0.3, 0.6, 0.7, True), (0.3, 0.45, 0.7, False), (0.3, 0.6, 0.55, False)],
-)
-def test_gate_needs_both_conditions(plain, told, area, passed):
-    result = GateResult(plain, told, area, 60, 10, 10)
-    assert result.passed is passed
-    assert ("passes" in str(result)) is passed
-
-
-def test_the_shipped_backbone_is_the_one_of_its_recipe_and_passes_the_gate():
+def test_the_shipped_backbone_is_the_one_of_its_recipe():
     from harness.backbones.__main__ import _configs
-    from harness.backbones.gate import check
 
     backbone, env = _configs("tiny-s")
     found = backbones.find(backbone, env)
     assert found is not None and found.parent.name == "embedded", "sweeps/backbone/tiny-s.yaml no longer matches"
     assert (found / "model.safetensors").stat().st_size < 1_000_000
-    result = check(backbone, replace(env, engine="native"), per_type=10)
-    assert result.passed, str(result)
+    backbones.load(backbone, env)  # checks the weights against the recipe file
 
 
 @pytest.mark.slow

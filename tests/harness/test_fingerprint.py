@@ -12,6 +12,7 @@ from harness.fingerprint import ADDED_LATER, CLASSES, differences, fingerprint, 
 from harness.schema import leaves, value
 
 PANELS = {"train": "a", "seen": "b", "unseen": "c"}
+CODE = {"engine": 1, "method": 1}
 
 
 def changed(config: RunConfig, name: str) -> RunConfig:
@@ -49,30 +50,41 @@ def test_identity_fields_change_the_fingerprint_and_runtime_fields_do_not(name: 
     config = RunConfig()
     other = changed(config, name)
     assert value(other, name) != value(config, name)
-    same = fingerprint(config, 1, "weights", PANELS) == fingerprint(other, 1, "weights", PANELS)
+    same = fingerprint(config, CODE, "weights", PANELS) == fingerprint(other, CODE, "weights", PANELS)
     assert same == (CLASSES[name] == "runtime")
 
 
 def test_golden_value() -> None:
     """If this fails, every earlier run is disowned: raise FINGERPRINT_VERSION and say so in the changelog, or class a
     new field in ADDED_LATER."""
-    assert fingerprint(RunConfig(), 1, "weights", PANELS) == "be36412b09e979b7"
+    assert fingerprint(RunConfig(), CODE, "weights", PANELS) == "b83db69f364b5476"
 
 
-def test_method_backbone_panels_and_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {fingerprint(RunConfig(), 1, "weights", PANELS), fingerprint(RunConfig(), 2, "weights", PANELS)}
-    names.add(fingerprint(RunConfig(), 1, "weights", {**PANELS, "seen": "other"}))
-    names.add(fingerprint(RunConfig(), 1, "weights", {"seen": "b", "unseen": "c"}))
-    names.add(fingerprint(RunConfig(), 1, "other weights", PANELS))
+def test_code_backbone_panels_and_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        fingerprint(RunConfig(), CODE, "weights", PANELS),
+        fingerprint(RunConfig(), {**CODE, "method": 2}, "weights", PANELS),
+    }
+    names.add(fingerprint(RunConfig(), CODE, "weights", {**PANELS, "seen": "other"}))
+    names.add(fingerprint(RunConfig(), CODE, "weights", {"seen": "b", "unseen": "c"}))
+    names.add(fingerprint(RunConfig(), CODE, "other weights", PANELS))
     monkeypatch.setattr(module, "FINGERPRINT_VERSION", module.FINGERPRINT_VERSION + 1)
-    names.add(fingerprint(RunConfig(), 1, "weights", PANELS))
+    names.add(fingerprint(RunConfig(), CODE, "weights", PANELS))
     assert len(names) == 6
     assert all(len(n) == 16 and set(n) <= set("0123456789abcdef") for n in names)
 
 
+def test_the_kind_of_device_counts_and_its_number_does_not() -> None:
+    def name(device: str) -> str:
+        runtime = dataclasses.replace(RunConfig().runtime, device=device)
+        return fingerprint(dataclasses.replace(RunConfig(), runtime=runtime), CODE, "weights", PANELS)
+
+    assert name("cuda") == name("cuda:0") == name("cuda:3") != name("cpu")
+
+
 def test_numbers_are_spelt_in_one_way() -> None:
     def name(**fields: Any) -> str:
-        return fingerprint(dataclasses.replace(RunConfig(), **fields), 1, "weights", PANELS)
+        return fingerprint(dataclasses.replace(RunConfig(), **fields), CODE, "weights", PANELS)
 
     assert name(fraction=1) == name(fraction=1.0)
     training = RunConfig().training
@@ -85,7 +97,7 @@ def test_numbers_are_spelt_in_one_way() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_have_no_identity(bad: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
-        fingerprint(dataclasses.replace(RunConfig(), fraction=bad), 1, "weights", PANELS)
+        fingerprint(dataclasses.replace(RunConfig(), fraction=bad), CODE, "weights", PANELS)
 
 
 def test_a_field_added_later_keeps_earlier_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:

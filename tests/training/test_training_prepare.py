@@ -13,7 +13,9 @@ import pytest
 from training_helpers import method_config, run_config
 
 from harness import backbones
-from harness.prepare import prepare
+from harness.backbones import fitness
+from harness.errors import ConfigError
+from harness.prepare import check_cache, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,39 @@ def test_methods_that_do_not_train_need_no_training_tasks(monkeypatch):
     told = []
     prepare(run_config(method_config("vanilla")), told.append)
     assert "tasks: tiny train" not in told
+
+
+def test_rows_that_use_skills_have_their_backbone_gated(monkeypatch):
+    made(monkeypatch)
+    told = []
+    prepare(run_config("grpo"), told.append)
+    assert not any("gated" in text for text in told)
+    prepare(run_config("opid"), told.append)
+    assert told[-1].startswith("backbone: random is not gated: it is no embedded model")
+
+
+def test_an_unfit_backbone_stops_everything(monkeypatch):
+    def unfit(backbone, env, progress):
+        raise fitness.UnfitError("it FAILS")
+
+    made(monkeypatch)
+    monkeypatch.setattr(fitness, "require_fit", unfit)
+    with pytest.raises(ConfigError, match="backbone=random: it FAILS"):
+        prepare(run_config("opid"))
+    prepare(run_config("grpo"))
+
+
+def test_a_cache_that_cannot_be_used_is_named(cache):
+    config = run_config()
+    check_cache(config)
+    (cache / "file").write_text("")
+    config.env.cache = str(cache / "file")
+    with pytest.raises(ConfigError, match=r"env\.cache=.*is not a folder"):
+        check_cache(config)
+    config.env.cache = None
+    config.runtime.min_free_gb = 1e9
+    with pytest.raises(ConfigError, match=r"HARNESS_CACHE.*GB are free"):
+        check_cache(config)
 
 
 def test_others_wait(cache, monkeypatch):
