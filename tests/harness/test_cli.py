@@ -13,6 +13,7 @@ import pytest
 
 from harness import actions, cli
 from harness.compose import Composer, composer
+from harness.errors import ConfigError, Problem
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED
 
@@ -260,6 +261,28 @@ def test_a_failure_to_prepare_is_told(world: World, tmp_path: Path, capsys: pyte
     printed = capsys.readouterr().err
     assert "game 7 is missing" in printed and "Traceback" not in printed
     assert not world.started
+
+
+def test_a_row_that_uses_skills_speaks_for_its_group_and_an_unfit_backbone_gives_status_2(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sweep=quick", f"out={tmp_path}"]
+    world.crash = ConfigError(Problem("backbone", "tiny-s", "", "it FAILS"))
+    assert cli.main(command) == 2
+    printed = capsys.readouterr()
+    assert "backbone=tiny-s: it FAILS" in printed.err and "nothing was started" in printed.err
+    world.crash = None
+    assert not world.started and cli.main(command) == 0
+    assert {config.method.skill.source for config in world.prepared} == {"library", "own_trajectory"}
+
+
+def test_a_cache_that_cannot_be_written_gives_status_2(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    command = ["sweep=quick", f"out={tmp_path}", f"env.cache={tmp_path / 'file'}"]
+    assert cli.main(command) == 2
+    assert "env.cache=" in capsys.readouterr().err and not world.prepared and not (tmp_path / "results").exists()
 
 
 def test_cfg_job(capsys: pytest.CaptureFixture[str]) -> None:

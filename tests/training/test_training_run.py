@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -19,10 +21,12 @@ import harness.run
 from envs.panels import PanelError
 from harness import backbones, evaluation
 from harness.files import RecordError
+from harness.record import RunDirectory
 from harness.run import Interrupted, execute
 from harness.states import COMPLETE
 from harness.training import trajectories
 from harness.training.loop import Trainer
+from methods.faithful import UnfaithfulError
 from methods.interface import SkillConfig
 
 SKILL = SkillConfig("library", "task_type")
@@ -383,3 +387,32 @@ def test_a_run_does_not_live_on_the_backbones_file(backbone):
     model, _ = backbones.load(config.backbone, config.env)
     assert str(backbone) in Path("/proc/self/maps").read_text()  # otherwise the copy is no longer needed
     del model
+
+
+def test_the_initial_weights_are_recorded_and_must_stay(make_run, backbone, tmp_path):
+    run = make_run(run_config(steps=3))
+    own = shutil.copytree(backbone, tmp_path / "own")
+    config = run.load_config()
+    config.backbone.path = str(own)
+    run = RunDirectory.create(tmp_path / "runs", config, "f" * 16)
+    with pytest.raises(Interrupted):
+        execute(run, after(1))
+    digest = hashlib.sha256((own / "model.safetensors").read_bytes()).hexdigest()
+    assert events(run, "initial_weights") == [{"backbone": "random", "sha256": digest}]
+    data = bytearray((own / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (own / "model.safetensors").write_bytes(data)
+    with pytest.raises(backbones.BackboneError, match="now has other weights"):
+        execute(run, never)
+    shutil.copy(backbone / "model.safetensors", own)
+    execute(run, never)
+    assert len(events(run, "initial_weights")) == 1 and run.state().state == "complete"
+
+
+def test_a_method_that_breaks_its_promises_is_not_trained(make_run):
+    config = run_config("opid", steps=3)
+    config.method.coef_episode = config.method.coef_step = 0.0
+    run = make_run(config)
+    with pytest.raises(UnfaithfulError, match="would train as its base method"):
+        execute(run, never)
+    assert not metrics(run)
