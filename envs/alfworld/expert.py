@@ -23,10 +23,12 @@ _SURFACE_WEIGHT, _CLOSED_WEIGHT = 6.0, 1.0
 
 @dataclass(frozen=True)
 class Decision:
-    """command: what to do next. decisive: what was seen leaves no choice (a search step is not decisive)."""
+    """command: what to do next. decisive: what was seen says what to do (a search step is not decisive).
+    acceptable: every command that is as good, this one included."""
 
     command: str
     decisive: bool
+    acceptable: frozenset[str]
 
 
 class Expert:
@@ -51,18 +53,11 @@ class Expert:
         if held is None:
             return self._fetch(seen)
         if aim.device and not self.naive and (held, aim.verb) not in seen.done:
-            device = self._nearest(seen, aim.device)
-            if device is None:
-                return None
-            if device in seen.here:
-                return Decision(f"{aim.verb} {held} with {device}", True)
-            return self._approach(seen, device, True)
+            devices = [(r, f"{aim.verb} {held} with {r}") for r in self._of_kind(seen, aim.device)]
+            return self._one_of(seen, devices, shut=True)
         if not aim.target:
             return self._light(seen)
-        target = self._nearest(seen, aim.target)
-        if target is None:
-            return None
-        return self._approach(seen, target, True, contents=False) or Decision(f"move {held} to {target}", True)
+        return self._one_of(seen, [(r, f"move {held} to {r}") for r in self._of_kind(seen, aim.target)])
 
     # ------------------------------------------------------------------ parts
     def _placed(self, seen: Tracker) -> list[str]:
@@ -75,21 +70,33 @@ class Expert:
             and (not aim.verb or self.naive or (o, aim.verb) in seen.done)
         ]
 
-    def _nearest(self, seen: Tracker, wanted: str) -> str | None:
-        """Where the agent is if that is one, else the lowest-numbered receptacle of the type."""
-        found = [r for r in seen.receptacles if kind(r) == wanted]
-        near = [r for r in found if r in seen.here]
-        return min(near or found, key=lambda r: int(r.rsplit(" ", 1)[1]), default=None)
+    @staticmethod
+    def _of_kind(seen: Tracker, wanted: str) -> list[str]:
+        """Receptacles of the type, by number."""
+        return sorted((r for r in seen.receptacles if kind(r) == wanted), key=lambda r: int(r.rsplit(" ", 1)[1]))
 
-    def _approach(self, seen: Tracker, place: str, decisive: bool, contents: bool = True) -> Decision | None:
+    def _one_of(self, seen: Tracker, options: list[tuple[str, str]], shut: bool = False) -> Decision | None:
+        """Any of (place, command to give there): those where the agent is, if any; None without options.
+
+        shut: the place need not be open.
+        """
+        near = [(place, command) for place, command in options if place in seen.here]
+        steps = [
+            command if shut and near else self._approach(seen, place, contents=False) or command
+            for place, command in near or options
+        ]
+        return Decision(steps[0], True, frozenset(steps)) if steps else None
+
+    @staticmethod
+    def _approach(seen: Tracker, place: str, contents: bool = True) -> str | None:
         """Go there and open it; None when the agent stands before it, open (and, with `contents`, looked into)."""
         if place not in seen.here:
-            return Decision(f"go to {place}", decisive)
+            return f"go to {place}"
         unknown = place not in seen.visited and place not in seen.closed
         if place in seen.closed or (unknown and kind(place) in _OPENABLE and f"open {place}" not in seen.failed):
-            return Decision(f"open {place}", decisive)
+            return f"open {place}"
         if contents and unknown:
-            return Decision(f"examine {place}", decisive)
+            return f"examine {place}"
         return None
 
     def _fetch(self, seen: Tracker) -> Decision | None:
@@ -99,11 +106,8 @@ class Expert:
             for o, r in seen.where.items()
             if kind(o) == aim.object and (kind(r) != aim.target or self._unready(seen, o))
         )
-        near = [o for o in known if seen.where[o] in seen.here]
         if known:
-            thing = (near or known)[0]
-            place = seen.where[thing]
-            return self._approach(seen, place, True, contents=False) or Decision(f"take {thing} from {place}", True)
+            return self._one_of(seen, [(seen.where[o], f"take {o} from {seen.where[o]}") for o in known])
         places = frozenset(r for r, held in _CAN_HOLD.items() if aim.object in held and r != aim.target)
         return self._search(seen, places)
 
@@ -115,17 +119,12 @@ class Expert:
         lamps = sorted(o for o in seen.where if kind(o) == self.aim.lamp)
         if not lamps:
             return self._search(seen, _LAMP_PLACES)
-        place = seen.where[lamps[0]]
-        return self._approach(seen, place, True, contents=False) or Decision(f"use {lamps[0]}", True)
+        return self._one_of(seen, [(seen.where[lamp], f"use {lamp}") for lamp in lamps])
 
     def _put_away(self, seen: Tracker, held: str) -> Decision | None:
         """A wrong object in hand: put it down where the agent is, or at the nearest place that can hold it."""
         fits = [r for r in seen.receptacles if kind(held) in _CAN_HOLD.get(kind(r), ())]
-        near = [r for r in fits if r in seen.here]
-        if not fits:
-            return None
-        place = (near or fits)[0]
-        return self._approach(seen, place, True, contents=False) or Decision(f"move {held} to {place}", True)
+        return self._one_of(seen, [(r, f"move {held} to {r}") for r in fits])
 
     def _search(self, seen: Tracker, places: frozenset[str]) -> Decision | None:
         here = [r for r in sorted(seen.here) if r not in seen.visited and kind(r) in places]
@@ -135,7 +134,11 @@ class Expert:
             return None
         weights = [_CLOSED_WEIGHT if kind(r) in _OPENABLE else _SURFACE_WEIGHT for r in candidates]
         place = candidates[0] if here else self.rng.choices(candidates, weights)[0]
-        return self._approach(seen, place, False)
+        steps = {r: self._approach(seen, r) for r in candidates}
+        chosen = steps[place]
+        if chosen is None:  # looked into already: nothing is left to find there
+            return None
+        return Decision(chosen, False, frozenset(s for s in steps.values() if s is not None))
 
 
 def walkthrough(world: World) -> list[str]:

@@ -1,8 +1,9 @@
 """Rule-based hindsight: what should have been known, read from a finished trajectory alone.
 
 Episode skill: the workflow that the instruction asks for; after a failure also what to beware of. Step skills: at steps
-where what had been seen left only one sensible command, that command; first those where the policy did something else.
-The rules know the game, so this is a good analyser: an upper bound for a language model in its place.
+where what had been seen said what to do, that command, or the policy's own where it was as good; steps where the policy
+did something else come first. The rules know the game, so this is a good analyser: an upper bound for a language model
+in its place.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def hindsight(
     for k, (_, action, effective) in enumerate(steps):
         decision = expert.decide(seen)
         if decision is not None and decision.decisive:
-            (taken if action == decision.command else missed)[k] = decision.command
+            if action in decision.acceptable:
+                taken[k] = action
+            else:
+                missed[k] = decision.command
         if k + 1 < len(steps):
             seen.update(action, steps[k + 1][0] if effective else "Nothing happens.")
     chosen = (sorted(missed) + sorted(taken))[:max_step_skills]

@@ -23,7 +23,7 @@ ENGINES = ("textworld", "native")
 # Raised whenever the same input would give other output; part of the fingerprint of runs that use them.
 PLAY_VERSION = 1  # what a game answers to commands, and how an episode is scored
 PROMPTS_VERSION = 1  # user messages and how responses are read
-RULES_VERSION = 1  # hindsight and library skills, with the tracker and the expert behind them
+RULES_VERSION = 2  # hindsight and library skills, with the tracker and the expert behind them
 
 
 def data_root(config: EnvConfig) -> Path:

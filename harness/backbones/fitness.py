@@ -20,10 +20,10 @@ from envs.interface import EnvConfig
 from harness import backbones
 from harness.config import BackboneConfig
 
-GATE_VERSION = 1  # raised whenever the measurement changes
-PER_TYPE = 40  # train tasks of each type: 8 CPU seconds for tiny-s
+GATE_VERSION = 2  # raised whenever the measurement changes
+PER_TYPE = 20  # train tasks of each type: 6 CPU seconds for tiny-s
 MIN_GAIN = 0.2  # success with the skill in the prompt minus without
-MIN_AUC = 0.6  # of the skill advantage of an action, sensible against other actions
+MIN_AUC = 0.6  # of the (critical-first) skill advantage of an action, sensible against other actions
 ONE_SIDED_95 = 1.645  # standard errors
 
 
@@ -31,7 +31,7 @@ ONE_SIDED_95 = 1.645  # standard errors
 class GateResult:
     """success_plain, success_skill: over `episodes` each, at temperature 1. auc: over `good` and `bad` actions.
 
-    gain_error, auc_error: standard errors over tasks.
+    gain_error, auc_error: standard errors over tasks. auc_episode: with episode skills alone; told, not judged.
     """
 
     success_plain: float
@@ -42,6 +42,7 @@ class GateResult:
     bad: int
     gain_error: float = 0.0
     auc_error: float = 0.0
+    auc_episode: float = float("nan")
 
     @property
     def gain(self) -> float:
@@ -65,7 +66,8 @@ class GateResult:
             f"{verdict}: success {self.success_plain:.3f} without and {self.success_skill:.3f} with the skill in the "
             f"prompt (gain {self.gain:+.3f} ± {self.gain_error:.3f}, wanted > {MIN_GAIN}); AUC of the skill advantage "
             f"{self.auc:.3f} ± {self.auc_error:.3f} over {self.good} sensible and {self.bad} other actions (wanted > "
-            f"{MIN_AUC}); {self.episodes} episodes each, ± standard errors"
+            f"{MIN_AUC}; {self.auc_episode:.3f} under episode skills alone); {self.episodes} episodes each, ± standard "
+            "errors"
         )
 
 

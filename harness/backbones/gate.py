@@ -22,8 +22,10 @@ from harness.training.chat import ChatFormat
 from harness.training.network import Network
 from harness.training.rollout import EpisodeRequest, RolloutSettings, Sampler
 from harness.training.scoring import Scorer
-from methods.interface import TeacherRequest, Trajectory
+from methods.interface import Analysis, TeacherRequest, Trajectory
+from methods.skills.routing import route
 
+STEP_SKILLS = 5  # critical steps per trajectory, as in OPID's rows
 _ALL_STEPS = 10_000
 
 
@@ -36,7 +38,12 @@ def auc(good: list[float], bad: list[float]) -> float:
 
 
 def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, max_tokens: int = 8) -> GateResult:
-    """Plays `per_type` train tasks of each type with and without the skill, and scores the plain episodes under it."""
+    """Plays `per_type` train tasks of each type with and without the library's skill, and scores the plain episodes
+    under their own hindsight skills, routed as OPID routes them (and, to be reported, under the episode skill alone).
+
+    An action is sensible if the rules of hindsight find it as good as any, given what had been seen; steps at which
+    they have no opinion (where to search next) do not count.
+    """
     spec = registry.get(env.name)
     if spec.library is None or spec.hindsight is None:
         raise backbones.BackboneError(f"env.name={env.name!r} has no skill library or hindsight: nothing to gate")
@@ -56,39 +63,46 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, ma
             return sampler.play(requests, temperature=1.0)[0]
 
     plain, told = play(False), play(True)
-    rows = build_rows(plain, "growing")
-    batch = build_batch(plain, rows, 1.0, 0.0, "inadmissible")
-    requests = [
-        TeacherRequest("skill", t.index, tuple(range(len(t.turns))), episode_skill=skill_of(tasks[t.index]))
-        for t in plain
-    ]
-    Scorer(network, chat, "growing", 1.0, 4096).teacher(plain, rows, requests, batch)
-    shift = (batch.teacher["skill"] - batch.old_logprobs) * batch.response_mask
-    per_step = np.zeros(len(batch.step_trajectory))
-    scored = batch.token_step >= 0
-    np.add.at(per_step, batch.token_step[scored].numpy(), shift[scored].numpy())
-    scores: list[tuple[list[float], list[float]]] = []  # of each episode: sensible actions, other ones
-    first = 0
-    for trajectory in plain:
-        _, wanted = hindsight(trajectory.task_text, trajectory.transcript(), trajectory.success, _ALL_STEPS)
-        good: list[float] = []
-        bad: list[float] = []
-        for k, command in wanted.items():
-            (good if trajectory.turns[k].action == command else bad).append(float(per_step[first + k]))
-        scores.append((good, bad))
-        first += len(trajectory.turns)
-    area, area_error = auc_over_episodes(scores)
+    wanted = [hindsight(t.task_text, t.transcript(), t.success, _ALL_STEPS)[1] for t in plain]
+    skills = [hindsight(t.task_text, t.transcript(), t.success, STEP_SKILLS) for t in plain]
+    analyses = {t.index: Analysis(*skill) for t, skill in zip(plain, skills, strict=True)}
+    scorer = Scorer(network, chat, "growing", 1.0, 4096)
+
+    def area_of(router: str) -> tuple[float, float, int, int]:
+        shifts = _shifts(plain, scorer, route(router, plain, analyses, episode=True, step=True))
+        scores: list[tuple[list[float], list[float]]] = []  # of each episode: sensible actions, other ones
+        for trajectory, commands, shift in zip(plain, wanted, shifts, strict=True):
+            good = [shift[k] for k, command in commands.items() if trajectory.turns[k].action == command]
+            bad = [shift[k] for k, command in commands.items() if trajectory.turns[k].action != command]
+            scores.append((good, bad))
+        return (*auc_over_episodes(scores), sum(len(g) for g, _ in scores), sum(len(b) for _, b in scores))
+
+    area, area_error, good, bad = area_of("critical_first")
     gains = np.array([t.success for t in told], float) - np.array([p.success for p in plain], float)
     return GateResult(
         _share(plain),
         _share(told),
         area,
         len(tasks),
-        sum(len(good) for good, _ in scores),
-        sum(len(bad) for _, bad in scores),
+        good,
+        bad,
         float(gains.std() / np.sqrt(len(gains))),
         area_error,
+        area_of("episode_only")[0],
     )
+
+
+def _shifts(trajectories: list[Trajectory], scorer: Scorer, requests: list[TeacherRequest]) -> list[list[float]]:
+    """Per trajectory and step: log-prob of the response under the routed skill minus without, in nats."""
+    rows = build_rows(trajectories, "growing")
+    batch = build_batch(trajectories, rows, 1.0, 0.0, "inadmissible")
+    scorer.teacher(trajectories, rows, requests, batch)
+    per_step = np.zeros(len(batch.step_trajectory))
+    for channel, scores in batch.teacher.items():
+        mask = batch.teacher_mask[channel]
+        np.add.at(per_step, batch.token_step[mask].numpy(), (scores - batch.old_logprobs)[mask].numpy())
+    ends = np.cumsum([len(t.turns) for t in trajectories])
+    return [part.tolist() for part in np.split(per_step, ends[:-1])]
 
 
 def auc_over_episodes(scores: Sequence[tuple[list[float], list[float]]], draws: int = 500) -> tuple[float, float]:

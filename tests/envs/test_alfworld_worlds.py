@@ -179,6 +179,25 @@ def test_hindsight_finds_the_missed_and_the_taken_steps():
     assert sorted(fewer) == [1, 4]  # deviations first
 
 
+def test_hindsight_accepts_what_is_as_good_as_its_own_choice():
+    intro = "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, "
+    intro += "you see a drawer 2, a drawer 1, a shelf 2, and a shelf 1.\n\nYour task is to: put some mug on drawer."
+    steps = [
+        (intro, "go to shelf 1", True),
+        ("You arrive at shelf 1. On the shelf 1, you see a mug 2, and a mug 1.", "take mug 2 from shelf 1", True),
+        ("You pick up the mug 2 from the shelf 1.", "go to drawer 2", True),  # any drawer will do
+        ("You arrive at drawer 2. The drawer 2 is closed.", "go to drawer 1", True),  # but not one after the other
+        ("You arrive at drawer 1. The drawer 1 is closed.", "open drawer 1", True),
+    ]
+    _, critical = hindsight("put some mug on drawer.", steps, True, 9)
+    assert critical == {
+        1: "take mug 2 from shelf 1",
+        2: "go to drawer 2",
+        3: "open drawer 2",
+        4: "open drawer 1",
+    }
+
+
 # ------------------------------------------------------------------------------------------------ demonstrations
 def test_demonstrations_repeat_and_differ():
     assert demonstration(0, 7) == demonstration(0, 7)
