@@ -107,7 +107,8 @@ def test_bad_values_and_combinations_are_named(stand_in_env: None, fields: dict[
 
 def test_the_panel_of_training_is_no_evaluation_of_a_row_that_trains(stand_in_env: None) -> None:
     assert told(evaluation__panels=["train", "seen"]) == [
-        "evaluation.panels=train (origin of evaluation.panels): is what row 'grpo' trains on; evaluate it on seen, unseen"
+        "evaluation.panels=train (origin of evaluation.panels): is what row 'grpo' trains on; "
+        "evaluate it on seen, unseen"
     ]
     vanilla = {"method__name": "vanilla", "method__trains": False, "method__advantage__estimator": "none"}
     assert told(evaluation__panels=["train", "seen"], **vanilla) == []
