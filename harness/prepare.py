@@ -45,7 +45,7 @@ def prepare(config: RunConfig, progress: Callable[[str], None] = lambda text: No
         spec = registry.get(config.env.name)
         wanted = [*(["train"] if config.method.trains else []), *config.evaluation.panels]
         for name in dict.fromkeys(wanted):
-            progress(f"tasks: {config.env.name} {name}")
+            progress(f"tasks: {config.env.name} {name} (made the first time; up to a minute a panel)")
             spec.load_panel(config.env, name)
         progress(f"backbone: {config.backbone.name}")
         folder = backbones.ensure(config.backbone, config.env, _percent(progress))
