@@ -42,7 +42,12 @@ def test_all_panels_and_the_backbone(cache, monkeypatch):
     calls, told = made(monkeypatch), []
     assert prepare(run_config(), told.append) == cache / "made"
     assert calls == ["random"]
-    assert told[:4] == ["tasks: tiny train", "tasks: tiny seen", "tasks: tiny unseen", "backbone: random"]
+    assert [text.partition(" (")[0] for text in told[:4]] == [
+        "tasks: tiny train",
+        "tasks: tiny seen",
+        "tasks: tiny unseen",
+        "backbone: random",
+    ]
     assert told[4:] == [f"cloning: {percent} %" for percent in range(101)]
 
 
@@ -50,7 +55,7 @@ def test_methods_that_do_not_train_need_no_training_tasks(monkeypatch):
     made(monkeypatch)
     told = []
     prepare(run_config(method_config("vanilla")), told.append)
-    assert "tasks: tiny train" not in told
+    assert not any(text.startswith("tasks: tiny train") for text in told)
 
 
 def test_rows_that_use_skills_have_their_backbone_gated(monkeypatch):
