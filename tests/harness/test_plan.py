@@ -262,11 +262,17 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
 
 def test_expected_cost(plan_of: PlanOf, write: Write) -> None:
     write("sweep/t", ROWS)
-    plan = plan_of("sweep=t", "+expected_seconds.grpo=3600", "+expected_seconds={opid/tiny-s: 7200}", "seed=0")
+    costs = ("+expected_seconds.grpo=3600", "+expected_seconds={opid/tiny-m: 7200}")  # of the method, or on a backbone
+    plan = plan_of("sweep=t", "backbone=tiny-m", "sweep.axes.backbone=[tiny-m]", *costs, "seed=0")
     text = plan_text(plan, states(plan))
     assert "2 to run; expected CPU time: 3.00 hours" in text
     assert "2 cells, 2 pending (2 more in the sweep, not selected)" in text
-    assert "unknown" in plan_text(plan_of("sweep=t"), states(plan_of("sweep=t")))
+    unmeasured = plan_of("sweep=t", "sweep.axes.backbone=[tiny-m]")
+    assert "unknown" in plan_text(unmeasured, states(unmeasured))
+
+
+def test_the_main_table_knows_what_it_costs(plan_of: PlanOf) -> None:
+    assert all(cell.expected_seconds for cell in plan_of("sweep=main_table").cells)
 
 
 def test_a_table_of_changed_settings_leaves_the_sweeps_own_alone(plan_of: PlanOf, tmp_path: Path) -> None:
