@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from harness.plan import Cell, Plan
 from harness.states import COMPLETE, STATES, RunState
 
+_PLACE = ("row", "env", "backbone", "fraction", "seed", "run")
+
 
 def cell_label(plan: Plan, cell: Cell) -> str:
     """How progress and errors call a cell: its row, and whatever else varies within the plan."""
@@ -22,20 +24,8 @@ def cell_label(plan: Plan, cell: Cell) -> str:
 
 def plan_text(plan: Plan, state_of: Mapping[str, str]) -> str:
     """The selected cells with their states, and what the missing ones are expected to cost."""
-    header = ("row", "env", "backbone", "fraction", "seed", "run", "state", "CPU hours")
-    rows = [
-        (
-            cell.row.id,
-            cell.config.env.name,
-            cell.config.backbone.name,
-            f"{cell.point.fraction:g}",
-            str(cell.point.seed),
-            cell.fingerprint,
-            state_of[cell.fingerprint],
-            _hours(cell.expected_seconds),
-        )
-        for cell in plan.selected
-    ]
+    header = (*_PLACE, "state", "CPU hours")
+    rows = [(*_place(c), state_of[c.fingerprint], _hours(c.expected_seconds)) for c in plan.selected]
     missing = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
     lines = [f"{plan.title}: {_counts(plan, state_of)}", "", *_columns([header, *rows]), ""]
     lines.append(f"{len(missing)} to run; expected CPU time: {_total(missing)}")
@@ -44,30 +34,31 @@ def plan_text(plan: Plan, state_of: Mapping[str, str]) -> str:
 
 def status_text(plan: Plan, states: Mapping[str, RunState]) -> str:
     """The selected cells as their run directories say, with the reason where one failed."""
-    header = ("row", "env", "backbone", "fraction", "seed", "run", "state", "steps", "evaluated")
+    header = (*_PLACE, "state", "steps", "evaluated")
     rows = []
     reasons = []
     for cell in plan.selected:
         state = states[cell.fingerprint]
         steps = f"{state.last_step}/{state.planned_steps}" if state.planned_steps else "-"
         done = f"{len(state.evaluations)}/{len(state.declared)}" if state.declared else "-"
-        rows.append(
-            (
-                cell.row.id,
-                cell.config.env.name,
-                cell.config.backbone.name,
-                f"{cell.point.fraction:g}",
-                str(cell.point.seed),
-                cell.fingerprint,
-                state.state,
-                steps,
-                done,
-            )
-        )
+        rows.append((*_place(cell), state.state, steps, done))
         if state.error:
             reasons.append(f"{cell_label(plan, cell)} ({plan.runs / cell.fingerprint}): {state.error}")
     counts = _counts(plan, {name: state.state for name, state in states.items()})
     return "\n".join([f"{plan.title}: {counts}", "", *_columns([header, *rows]), *([""] if reasons else []), *reasons])
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    """Which cell it is, under the headings of _PLACE."""
+    config, point = cell.config, cell.point
+    return (
+        cell.row.id,
+        config.env.name,
+        config.backbone.name,
+        f"{point.fraction:g}",
+        str(point.seed),
+        cell.fingerprint,
+    )
 
 
 def _counts(plan: Plan, state_of: Mapping[str, str]) -> str:

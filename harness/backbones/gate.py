@@ -29,14 +29,6 @@ STEP_SKILLS = 5  # critical steps per trajectory, as in OPID's rows
 _ALL_STEPS = 10_000
 
 
-def auc(good: list[float], bad: list[float]) -> float:
-    """Probability that a draw from `good` exceeds one from `bad`, ties count half. ValueError if either is empty."""
-    if not good or not bad:
-        raise ValueError(f"AUC needs both kinds: {len(good)} sensible and {len(bad)} other actions")
-    g, b = np.array(good)[:, None], np.array(bad)[None, :]
-    return float((g > b).mean() + 0.5 * (g == b).mean())
-
-
 def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, max_tokens: int = 8) -> GateResult:
     """Plays `per_type` train tasks of each type with and without the library's skill, and scores the plain episodes
     under their own hindsight skills, routed as OPID routes them (and, to be reported, under the episode skill alone).

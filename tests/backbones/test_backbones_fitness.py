@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from envs import registry
@@ -12,7 +13,7 @@ from envs.interface import EnvConfig
 from harness import backbones
 from harness.backbones import fitness
 from harness.backbones.fitness import GateResult, UnfitError, require_fit
-from harness.backbones.gate import auc, auc_over_episodes
+from harness.backbones.gate import auc_over_episodes
 from harness.config import BackboneConfig
 
 TINY = BackboneConfig()
@@ -34,6 +35,14 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(fitness, "measure", measure)
     return state
+
+
+def auc(good: list[float], bad: list[float]) -> float:
+    """By definition: the probability that a draw from `good` exceeds one from `bad`, ties count half."""
+    if not good or not bad:
+        raise ValueError(f"AUC needs both kinds: {len(good)} sensible and {len(bad)} other actions")
+    g, b = np.array(good)[:, None], np.array(bad)[None, :]
+    return float((g > b).mean() + 0.5 * (g == b).mean())
 
 
 def test_auc():
