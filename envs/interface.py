@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from core.skills import SkillLibrary
+
 
 class EnvironmentFailure(RuntimeError):  # noqa: N818 - an outcome of an episode, counted as such
     """The environment itself broke (engine crash, dead worker, missing file).
@@ -140,6 +142,8 @@ class EnvConfig:
     history: int = 5
     prompt: str = "compact"  # compact | full
     response: str = "bare"  # bare | tagged
+    validation_per_type: int = 4  # tasks per type of the panel `validation`, which no run trains on or is judged by
+    knobs: dict[str, Any] = field(default_factory=dict)  # the environment's own settings: EnvSpec.knobs
 
 
 # (task text, [(observation before the action, action, action had an effect), ...], success, max step skills)
@@ -188,7 +192,9 @@ class EnvSpec:
     make(config): a new Environment; must be importable in a worker process
     prompter(config): the Prompter
     hindsight(config): rule-based analysis of a finished trajectory, or None
-    library(config): task -> skill text, written by hand per task type, or None
+    workflow(config): task -> one line of skill in the closed vocabulary of the small models (compact prompts), or None
+    library(config): skills written by hand, of the whole environment (see core.skills), or None
+    knobs: dataclass of the environment's own settings (`env.knobs`), or None
     lexicon(config), demonstrations(config): for embedded backbones, or None; demonstrations(config)(seed, index) is
         deterministic and draws from train tasks only
     metadata: play_version, prompts_version, rules_version (hindsight and library): raised whenever the same input would
@@ -203,7 +209,9 @@ class EnvSpec:
     make: Callable[[EnvConfig], Environment]
     prompter: Callable[[EnvConfig], Prompter]
     hindsight: Callable[[EnvConfig], Hindsight] | None = None
-    library: Callable[[EnvConfig], Callable[[Task], str]] | None = None
+    workflow: Callable[[EnvConfig], Callable[[Task], str]] | None = None
+    library: Callable[[EnvConfig], SkillLibrary] | None = None
+    knobs: type[Any] | None = None
     lexicon: Callable[[EnvConfig], Lexicon] | None = None
     demonstrations: Callable[[EnvConfig], Callable[[int, int], Demonstration]] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)

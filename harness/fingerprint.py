@@ -24,12 +24,14 @@ Class = Literal["identity", "runtime"]
 
 _IDENTITY = """
     method.name method.trains method.advantage.estimator method.advantage.std method.advantage.stats_over
-    method.advantage.pg_coef method.skill.source method.skill.router method.skill.max_step_skills
-    method.skill.max_failure_rate method.signal.clip method.signal.normalize method.schedule.kind method.schedule.start
-    method.schedule.stop method.schedule.length method.coef_episode method.coef_step method.rollout_skills_train
+    method.advantage.pg_coef method.advantage.omega method.advantage.gamma method.advantage.anchor
+    method.advantage.similarity method.skill.source method.skill.router method.skill.max_step_skills
+    method.skill.max_failure_rate method.skill.placement method.skill.top_k
+    method.teacher.weights method.teacher.decay method.teacher.source method.signal.clip method.signal.normalize method.schedule.kind method.schedule.start
+    method.schedule.stop method.schedule.length method.coef method.knobs method.rollout_skills_train
     method.rollout_skills_eval
     env.name env.engine env.world_seed env.train_per_type env.eval_per_type env.max_steps env.history env.prompt
-    env.response
+    env.response env.validation_per_type env.knobs
     backbone.kind backbone.path backbone.revision backbone.hidden backbone.layers backbone.heads backbone.intermediate
     backbone.max_positions backbone.demos backbone.clone_tokens backbone.clone_seed backbone.dtype
     training.steps training.tasks_per_step training.group_size training.context training.temperature
@@ -45,7 +47,7 @@ _IDENTITY = """
 # Names and labels; where data and records lie (what the data are is in the panels' identity); how the work is spread.
 # Batches and threads change the order of sums: results are equal up to rounding, which a sampled token can turn on.
 _RUNTIME = """
-    method.id method.label backbone.name scale
+    method.id method.label method.teacher.run backbone.name scale
     env.data env.cache
     tracking.enabled tracking.uri tracking.experiment
     launcher.name launcher.workers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,22 +195,22 @@ class _Identities:
     """Identities of task panels and initial policies, each asked for once."""
 
     def __init__(self) -> None:
-        self._panels: dict[tuple[Any, ...], str] = {}
-        self._backbones: dict[tuple[Any, ...], str] = {}
+        self._panels: dict[tuple[str, str], str] = {}
+        self._backbones: dict[tuple[str, str], str] = {}
 
     def fingerprint(self, config: RunConfig) -> str:
-        env = dataclasses.astuple(config.env)
-        key = (*dataclasses.astuple(config.backbone), *env)
+        env = repr(config.env)
+        key = (repr(config.backbone), env)
         if key not in self._backbones:
             self._backbones[key] = registry.backbone_identity(config.backbone, config.env)
         return fingerprint(
             config, versions(config), self._backbones[key], {p: self._panel(config, env, p) for p in _used(config)}
         )
 
-    def _panel(self, config: RunConfig, env: tuple[Any, ...], panel: str) -> str:
-        if (*env, panel) not in self._panels:
-            self._panels[*env, panel] = registry.panel_identity(config.env, panel)
-        return self._panels[*env, panel]
+    def _panel(self, config: RunConfig, env: str, panel: str) -> str:
+        if (env, panel) not in self._panels:
+            self._panels[env, panel] = registry.panel_identity(config.env, panel)
+        return self._panels[env, panel]
 
 
 def _used(config: RunConfig) -> list[str]:

@@ -114,12 +114,12 @@ def _library(config: RunConfig, spec: EnvSpec) -> Library | None:
     """Skill texts for the policy's own prompt, if this run uses any."""
     if not config.method.rollout_skills_train and "on" not in config.method.rollout_skills_eval:
         return None
-    if spec.library is None:
+    if spec.workflow is None:
         raise ValueError(
             f"row {config.method.id!r} puts skills into the policy's prompt, but env.name={spec.name} has no skill "
             'library; set method.rollout_skills_train=false and method.rollout_skills_eval=["off"]'
         )
-    return spec.library(config.env)
+    return spec.workflow(config.env)
 
 
 def _own_memory(model: torch.nn.Module) -> None:

@@ -7,6 +7,7 @@ name. Imports torch when called, not before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from methods.interface import (
     Trajectory,
     Turn,
 )
+from methods.skills.analyzer import finished
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +58,7 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
             )
         return
     trajectories = _trajectories()
-    method = spec.build(config, MethodContext(total_steps=total_steps, seed=0, analyze=_analyze))
+    method = spec.build(config, MethodContext(total_steps, seed=0, analyze=_analyze, library=_library))
     batch = _batch()
     step, requests = _first_requests(method, trajectories, total_steps)
     _check_advantages(spec, method, step, batch)
@@ -69,8 +71,7 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
     if not requests:
         raise UnfaithfulError(
             f"row {config.id!r} uses method {spec.name!r}, which declares uses_teacher, but asks for no teacher "
-            f"score in {total_steps} steps (method.coef_episode={config.coef_episode}, "
-            f"method.coef_step={config.coef_step}): it would train as its base method"
+            f"score in {total_steps} steps (method.coef={config.coef}): it would train as its base method"
         )
     before = _gradient(method, step, _scored(batch, requests, seed=1))
     after = _gradient(method, step, _scored(batch, requests, seed=2))
@@ -82,8 +83,12 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
     _check_advantages(spec, method, step, _scored(batch, requests, seed=1))
 
 
-def _analyze(trajectories: Sequence[Trajectory]) -> list[Analysis | None]:
-    return [Analysis(f"skill of {t.task_id}", {1: f"step skill of {t.task_id}"}) for t in trajectories]
+def _analyze(trajectories: Sequence[Trajectory]) -> Future[list[Analysis | None]]:
+    return finished([Analysis(f"skill of {t.task_id}", {1: f"step skill of {t.task_id}"}) for t in trajectories])
+
+
+def _library(trajectory: Trajectory) -> str:
+    return f"library skill of {trajectory.task_id}"
 
 
 def _trajectories() -> list[Trajectory]:
@@ -116,6 +121,8 @@ def _batch() -> Batch:
         step_invalid=torch.zeros(rows, dtype=torch.bool),
         group=torch.tensor([0, 0, 1, 1]),
         returns=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+        observations=tuple(f"observation {n % _STEPS} of {n // (2 * _STEPS)}" for n in range(rows)),
+        step_reward=((steps % _STEPS == _STEPS - 1) & torch.tensor([1, 0, 0, 1])[steps // _STEPS].bool()).float(),
     )
 
 

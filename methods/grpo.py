@@ -30,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from methods.interface import AdvantageConfig, Batch, Deviation, Method, MethodConfig, MethodSpec
+from methods.signal import masked_mean
 from methods.validation import STATS_OVER
 
 if TYPE_CHECKING:
@@ -145,12 +146,6 @@ def base_advantage(config: AdvantageConfig, batch: Batch) -> Tensor:
     return to_tokens(config.pg_coef * per_step, batch)
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> float:
-    """Mean of `values` [R, T] over the true entries of `mask` [R, T]; 0.0 if there are none."""
-    chosen = values[mask.bool()]
-    return float(chosen.double().mean()) if chosen.numel() else 0.0
-
-
 class Grpo(Method):
     """Outcome reward alone: no teacher, no skill term."""
 
@@ -168,10 +163,10 @@ def check(config: MethodConfig) -> None:
         raise ValueError(
             f"method.trains=false: row {config.id!r} uses grpo, which trains; use method.name=vanilla instead"
         )
-    if config.coef_episode or config.coef_step:
+    if config.coef or config.teacher.weights != "none":
         raise ValueError(
-            f"row {config.id!r} sets method.coef_episode={config.coef_episode}, method.coef_step={config.coef_step}, "
-            "but grpo has no skill term; set both to 0 or use method.name=opid"
+            f"row {config.id!r} sets method.coef={config.coef}, method.teacher.weights={config.teacher.weights}, but "
+            "grpo has no teacher; set them to 0 and none, or use another method"
         )
     if config.skill.source == "own_trajectory":
         raise ValueError(

@@ -12,6 +12,7 @@ Training steps are numbered from 1: `step` is 1 in the first iteration and `tota
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,18 +23,40 @@ if TYPE_CHECKING:  # torch stays off the path of --help and of planning
 # ---------------------------------------------------------------------------------------------- configuration
 @dataclass
 class AdvantageConfig:
-    estimator: str = "grpo"  # grpo | none
+    estimator: str = "grpo"  # grpo | gigpo | none
     std: bool = True  # divide by the group's standard deviation
     stats_over: str = "trajectories"  # trajectories | steps: what mean and std are taken over
     pg_coef: float = 1.0  # weight of the base advantage; applied by the method, never again by the engine
+    omega: float = 1.0  # gigpo: weight of the step advantage
+    gamma: float = 0.95  # gigpo: discount per environment step of the step returns
+    anchor: str = "exact"  # gigpo: exact | similar: which observations of a group count as the same state
+    similarity: float = 0.9  # gigpo, anchor=similar: least difflib ratio
 
 
 @dataclass
 class SkillConfig:
     source: str = "none"  # none | library | own_trajectory
-    router: str = "none"  # none | task_type | critical_first | episode_only | step_only | additive | random
-    max_step_skills: int = 0  # most critical steps per trajectory
-    max_failure_rate: float = 0.2  # share of failed analyses in one step above which the run stops
+    router: str = "none"  # which skills a step gets; see methods.validation
+    max_step_skills: int = 0  # own_trajectory: most critical steps per trajectory
+    max_failure_rate: float = 0.2  # own_trajectory: share of failed analyses in one step above which the run stops
+    placement: str = "task"  # task | front: where an episode skill stands in the user message
+    top_k: int = 0  # library: most skills of a selection; 0: all that the router finds
+
+
+@dataclass
+class TeacherConfig:
+    """Whose log-probs the teacher's scores are.
+
+    weights  none | old (the rollout policy) | frozen (final weights of another run) | ema (moving average of the policy)
+    run      frozen: file in sweeps/method/ whose run, equal in everything else, gives the weights
+    decay    ema: share of the old average that stays after each training step
+    source   frozen: fingerprint of that run; the planner fills it in
+    """
+
+    weights: str = "none"
+    run: str | None = None
+    decay: float = 0.0
+    source: str | None = None
 
 
 @dataclass
@@ -60,10 +83,11 @@ class MethodConfig:
     trains: bool = True
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     skill: SkillConfig = field(default_factory=SkillConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
     signal: SignalConfig = field(default_factory=SignalConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    coef_episode: float = 0.0  # weight of the episode-skill term
-    coef_step: float = 0.0  # weight of the step-skill term
+    coef: float = 0.0  # lambda: weight of the teacher's term, times the schedule; 0 is the base method bit for bit
+    knobs: dict[str, Any] = field(default_factory=dict)  # the method's own settings: MethodSpec.knobs
     rollout_skills_train: bool = False  # skills in the policy's own prompt while training
     rollout_skills_eval: list[str] = field(default_factory=lambda: ["off"])  # off | on: one evaluation each
 
@@ -161,6 +185,8 @@ class Batch:
     group         [N] long       task group of each trajectory
     returns       [N] float      R(tau), before any penalty
     invalid_penalty float        subtracted from a step's score if it was invalid (same unit as returns)
+    observations  S texts         what the environment said before each step (anchor states of GiGPO)
+    step_reward   [S] float      raw reward of each step, before any penalty (same unit as returns)
     teacher       channel -> [R, T] float, log-probs under the skill prompt; 0 where not scored
     teacher_mask  channel -> [R, T] bool, where that channel was scored
     """
@@ -174,22 +200,35 @@ class Batch:
     group: Tensor
     returns: Tensor
     invalid_penalty: float = 0.0
+    observations: tuple[str, ...] = ()
+    step_reward: Tensor | None = None
     teacher: dict[str, Tensor] = field(default_factory=dict)
     teacher_mask: dict[str, Tensor] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------------------------------------- the method itself
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """One evaluation of weights on the validation panel. success: share of graded episodes, in [0, 1]."""
+
+    success: float
+    episodes: int
+
+
 @dataclass(frozen=True)
 class MethodContext:
     """What the harness hands to a method.
 
-    analyze: trajectories -> one Analysis each, or None where the analysis failed (see methods.skills.analyzer)
     total_steps: planned training steps;  seed: the run's seed
+    analyze: trajectories -> a future of one Analysis each, or None where the analysis failed. The future may be running
+        while the engine goes on: ask for its result as late as possible (see methods.skills.analyzer)
+    library: trajectory -> text of the library's skill for it, chosen by `skill.router`; never blank
     """
 
     total_steps: int
     seed: int
-    analyze: Callable[[Sequence[Trajectory]], list[Analysis | None]] | None = None
+    analyze: Callable[[Sequence[Trajectory]], Future[list[Analysis | None]]] | None = None
+    library: Callable[[Trajectory], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +248,9 @@ class MethodSpec:
 
     needs: capabilities that env, engine or analyzer must offer, e.g. {"env:hindsight", "engine:teacher"}
     version: raised whenever the maths changes; part of the run's fingerprint
+    uses_teacher: the teacher's scores are in the gradient. teacher_cancels: released code that scores a teacher whose
+        scores cancel out of the gradient; checked as strictly as the opposite, and said in every table
+    knobs: dataclass of the method's own settings (`method.knobs`), or None
     check: raises ValueError for a configuration that this method cannot honour; needs no torch, so planning calls it
     """
 
@@ -216,17 +258,19 @@ class MethodSpec:
     build: Callable[[MethodConfig, MethodContext], Method]
     version: int
     uses_teacher: bool
+    teacher_cancels: bool = False
     needs: frozenset[str] = frozenset()
     paper: str = ""
     deviations: tuple[Deviation, ...] = ()
+    knobs: type[Any] | None = None
     check: Callable[[MethodConfig], None] | None = None
 
 
 class Method:
     """Base of all methods; every hook has a neutral default.
 
-    Order within a step: after_rollout, teacher_requests, advantages, metrics, then aux_loss once per micro-batch.
-    Metric names carry no prefix: the engine records them under `method/`.
+    Order within a step: after_rollout, teacher_requests, advantages, metrics, then aux_loss once per micro-batch, then
+    after_validation where one was wanted. Metric names carry no prefix: the engine records them under `method/`.
     """
 
     def __init__(self, config: MethodConfig, context: MethodContext) -> None:
@@ -253,7 +297,24 @@ class Method:
         """Diagnostics of this step, read after `advantages`."""
         return {}
 
+    @property
+    def measures_teacher(self) -> bool:
+        """Whether the engine must measure the teacher (with skills in its prompt) on the validation panel beforehand."""
+        return False
+
+    def teacher_measured(self, result: Validation) -> None:
+        """The teacher's result, before the first training step; once per run (a checkpoint keeps what it gave)."""
+
+    def wants_validation(self, step: int) -> bool:
+        """Whether the policy is to be played on the validation panel after training step `step`."""
+        return False
+
+    def after_validation(self, step: int, result: Validation) -> dict[str, float]:
+        """The policy's result after training step `step`. Returns metrics."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
+        """JSON; restored by load_state_dict, so that a resumed run equals an unbroken one."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

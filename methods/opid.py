@@ -6,7 +6,7 @@ of the log-probs is a dense advantage on top of GRPO's:
 
     Delta_c(tau, t, l) = log pi_old(y_l | H(h_t, skill_c), y_<l) - log pi_old(y_l | h_t, y_<l)     nats, c in {ep, step}
     A_skill_c          = f(Delta_c) * m_c           m_c: tokens that channel c scored;  [R, T]
-    A_OPID             = A_ep + lambda_k * (w_ep * A_skill_ep + w_step * A_skill_step)
+    A_OPID             = A_ep + lambda_k * (w_ep * A_skill_ep + w_step * A_skill_step),  lambda_k = coef * schedule(k)
 
 A_ep is GRPO's advantage (methods/grpo.py). Under critical-first routing m_ep and m_step are disjoint, and with
 w_ep = w_step this is the paper's A_ep + lambda_skill * A_skill; under additive routing both cover the critical steps.
@@ -21,8 +21,11 @@ GRPO's bit for bit. A trajectory whose analysis failed has no skill term.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from core.knobs import read_knobs
 from methods import grpo
 from methods.interface import (
     Analysis,
@@ -32,19 +35,17 @@ from methods.interface import (
     MethodConfig,
     MethodContext,
     MethodSpec,
-    SignalConfig,
     TeacherRequest,
     Trajectory,
 )
 from methods.schedule import coefficient_scale
+from methods.signal import EPISODE, STEP, masked_mean, shaped_shift, skill_shift
 from methods.skills.analyzer import AnalyzerFailure
-from methods.skills.routing import EPISODE, STEP, exchange_skills, route
+from methods.skills.routing import exchange_skills, route
 from methods.validation import OWN_TRAJECTORY_ROUTERS
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-EPS = 1e-6  # added to the deviation when the signal is normalised (released code)
 
 DEVIATIONS = (
     *grpo.DEVIATIONS,
@@ -52,7 +53,7 @@ DEVIATIONS = (
         topic="weight of the skill term",
         paper="lambda_skill = 0.001, constant, in every environment",
         code="w_ep = w_step = 0.001, constant, in every script",
-        ours="per row (method.coef_episode, method.coef_step, method.schedule); the small models of scale=local use "
+        ours="per row (method.coef, method.knobs, method.schedule); the small models of scale=local use "
         "0.25 falling linearly (1/L of it at the last of L steps), because 0.001 belongs to billions of parameters at "
         "a learning rate of 1e-6. It was picked among several weights, constant and falling, by how well OPID did in "
         "an earlier study of small models on games of this kind; GRPO has no such setting and got no search of its "
@@ -84,32 +85,12 @@ DEVIATIONS = (
 )
 
 
-def skill_shift(batch: Batch, channel: str) -> tuple[Tensor, Tensor]:
-    """Delta_c in nats, [R, T] and 0 where not scored, and m_c, [R, T] bool. Both are 0 for a channel without scores.
+@dataclass(frozen=True)
+class Knobs:
+    """weight_episode, weight_step: w_ep and w_step, weights of the two kinds of skill, no unit."""
 
-    Raises ValueError if a scored token has no finite shift.
-    """
-    import torch
-
-    if channel not in batch.teacher:
-        return torch.zeros_like(batch.old_logprobs), torch.zeros_like(batch.response_mask, dtype=torch.bool)
-    scored = batch.teacher_mask[channel].bool() & batch.response_mask.bool()
-    # where, not a product: whatever stands outside the mask (NaN too) must not matter
-    shift = torch.where(scored, batch.teacher[channel] - batch.old_logprobs, 0.0).detach()
-    if not bool(shift.isfinite().all()):
-        raise ValueError(f"the teacher scores of channel {channel!r} hold a log-prob that is not finite")
-    return shift.to(batch.old_logprobs.dtype), scored
-
-
-def skill_advantage(batch: Batch, channel: str, signal: SignalConfig) -> Tensor:
-    """A_skill_c = f(Delta_c) * m_c, [R, T]; nats, or dimensionless if normalised. f: module docstring."""
-    shift, scored = skill_shift(batch, channel)
-    if signal.normalize and bool(scored.any()):
-        values = shift[scored]
-        mean, deviation = values.mean(), values.std(unbiased=False)
-        centred = values - mean
-        shift = shift.masked_scatter(scored, centred / (deviation + EPS) if bool(deviation > EPS) else centred)
-    return shift if signal.clip is None else shift.clamp(-signal.clip, signal.clip)
+    weight_episode: float = 1.0
+    weight_step: float = 1.0
 
 
 class Opid(Method):
@@ -117,30 +98,47 @@ class Opid(Method):
 
     def __init__(self, config: MethodConfig, context: MethodContext) -> None:
         super().__init__(config, context)
-        if context.analyze is None and (config.coef_episode or config.coef_step):
-            raise ValueError(
-                f"row {config.id!r} needs an analyzer (MethodContext.analyze), because method.coef_episode="
-                f"{config.coef_episode} and method.coef_step={config.coef_step} are not both 0; set `analyzer`"
-            )
-        self._analysed_step = 0
-        self._analyses: Mapping[int, Analysis | None] = {}
+        self.knobs = read_knobs(Knobs, config.knobs, "method.knobs")
+        given = context.library if config.skill.source == "library" else context.analyze
+        if given is None and config.coef:
+            what = "a skill library" if config.skill.source == "library" else "an analyzer"
+            raise ValueError(f"row {config.id!r} needs {what}, because method.coef={config.coef} is not 0")
+        self._step = 0
+        self._usable: list[Trajectory] = []
+        self._pending: Future[list[Analysis | None]] | None = None
+        self._found: dict[str, float] = {}
 
     def _weights(self, step: int) -> dict[str, float]:
-        scale = coefficient_scale(self.config.schedule, step, self.context.total_steps)
-        return {EPISODE: scale * self.config.coef_episode, STEP: scale * self.config.coef_step}
+        scale = self.config.coef * coefficient_scale(self.config.schedule, step, self.context.total_steps)
+        return {EPISODE: scale * self.knobs.weight_episode, STEP: scale * self.knobs.weight_step}
 
     def after_rollout(self, step: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Analyse the trajectories, unless no skill has a weight at this step.
+        """Have the analyzer begin, unless no skill has a weight at this step; `teacher_requests` collects the answers."""
+        self._step, self._pending, self._found = step, None, {}
+        self._usable = [t for t in trajectories if t.failure is None and t.turns]
+        if self._usable and self.context.analyze is not None and any(self._weights(step).values()):
+            self._pending = self.context.analyze(self._usable)
+        return {}
 
-        Metrics: analysis_failures (count), analysis_failure_rate, analysis_dropped (step skills removed by validation),
-        critical_steps (mean per analysed trajectory), without_donor (count, router=random only).
-        Raises AnalyzerFailure above max_failure_rate.
-        """
-        self._analysed_step, self._analyses = step, {}
-        usable = [t for t in trajectories if t.failure is None and t.turns]
-        if self.context.analyze is None or not any(self._weights(step).values()) or not usable:
+    def teacher_requests(self, step: int, trajectories: Sequence[Trajectory]) -> list[TeacherRequest]:
+        """Raises AnalyzerFailure if more than max_failure_rate of the analyses failed."""
+        weights = self._weights(step)
+        if not any(weights.values()):
+            return []
+        if self._step != step:
+            raise RuntimeError(f"teacher_requests of step {step} came before after_rollout of that step")
+        return route(
+            self.config.skill.router, trajectories, self._analyses(step), weights[EPISODE] > 0, weights[STEP] > 0
+        )
+
+    def _analyses(self, step: int) -> Mapping[int, Analysis | None]:
+        """Skills by trajectory index."""
+        if self.config.skill.source == "library":
+            library = self.context.library
+            return {} if library is None else {t.index: Analysis(library(t), {}) for t in self._usable}
+        if self._pending is None:
             return {}
-        answers = self.context.analyze(usable)
+        answers, usable = self._pending.result(), self._usable
         if len(answers) != len(usable):
             raise ValueError(f"the analyzer gave {len(answers)} answers for {len(usable)} trajectories")
         given = [a for a in answers if a is not None]
@@ -151,31 +149,23 @@ class Opid(Method):
                 f"{self.config.skill.max_failure_rate} allows (row {self.config.id!r}). Going on would train without "
                 "skills. Repair the analyzer, or raise the rate if that many failures are expected"
             )
-        metrics = {
+        self._found = {
             "analysis_failures": float(failures),
             "analysis_failure_rate": failures / len(usable),
             "analysis_dropped": float(sum(a.dropped for a in given)),
             "critical_steps": sum(len(a.step_skills) for a in given) / max(len(given), 1),
         }
-        self._analyses = {t.index: a for t, a in zip(usable, answers, strict=True)}
+        analyses: Mapping[int, Analysis | None] = {t.index: a for t, a in zip(usable, answers, strict=True)}
         if self.config.skill.router == "random":
-            self._analyses, missing = exchange_skills(usable, self._analyses, self.context.seed, step)
-            metrics["without_donor"] = float(missing)
-        return metrics
-
-    def teacher_requests(self, step: int, trajectories: Sequence[Trajectory]) -> list[TeacherRequest]:
-        weights = self._weights(step)
-        if not any(weights.values()):
-            return []
-        if self._analysed_step != step:
-            raise RuntimeError(f"teacher_requests of step {step} came before after_rollout of that step")
-        return route(self.config.skill.router, trajectories, self._analyses, weights[EPISODE] > 0, weights[STEP] > 0)
+            analyses, missing = exchange_skills(usable, analyses, self.context.seed, step)
+            self._found["without_donor"] = float(missing)
+        return analyses
 
     def advantages(self, step: int, batch: Batch) -> Tensor:
         total = grpo.base_advantage(self.config.advantage, batch)
         for channel, weight in self._weights(step).items():
             if weight and channel in batch.teacher:
-                total = total + weight * skill_advantage(batch, channel, self.config.signal)
+                total = total + weight * shaped_shift(batch, channel, self.config.signal)
         return total
 
     def metrics(self, step: int, batch: Batch) -> dict[str, float]:
@@ -183,6 +173,8 @@ class Opid(Method):
 
         advantage_abs |A_ep|; skill_abs |lambda * A_skill|; coef_scale; skill_tokens: share with a skill term;
         shift, shift_episode, shift_step: mean Delta in nats over scored tokens, before normalising and clipping.
+        Of analyses: analysis_failures (count), analysis_failure_rate, analysis_dropped (step skills removed by
+        validation), critical_steps (mean per analysed trajectory), without_donor (count, router=random only).
         """
         mask = batch.response_mask.bool()
         base = grpo.base_advantage(self.config.advantage, batch)
@@ -191,29 +183,39 @@ class Opid(Method):
         counts = {channel: int(found.sum()) for channel, (_, found) in shifts.items()}
         summed = sum(float(shift.double().sum()) for shift, _ in shifts.values())
         return {
-            "advantage_abs": grpo.masked_mean(base.abs(), mask),
-            "skill_abs": grpo.masked_mean((self.advantages(step, batch) - base).abs(), mask),
+            **self._found,
+            "advantage_abs": masked_mean(base.abs(), mask),
+            "skill_abs": masked_mean((self.advantages(step, batch) - base).abs(), mask),
             "coef_scale": coefficient_scale(self.config.schedule, step, self.context.total_steps),
-            "skill_tokens": grpo.masked_mean(scored.double(), mask),
+            "skill_tokens": masked_mean(scored.double(), mask),
             "shift": summed / max(sum(counts.values()), 1),
-            "shift_episode": grpo.masked_mean(*shifts[EPISODE]),
-            "shift_step": grpo.masked_mean(*shifts[STEP]),
+            "shift_episode": masked_mean(*shifts[EPISODE]),
+            "shift_step": masked_mean(*shifts[STEP]),
         }
 
 
 def check(config: MethodConfig) -> None:
     """Raise ValueError for a configuration that OPID cannot honour."""
-    row = f"row {config.id!r}"
+    row, knobs = f"row {config.id!r}", read_knobs(Knobs, config.knobs, "method.knobs")
     if not config.trains:
         raise ValueError(f"method.trains=false: {row} uses opid, which trains; use method.name=vanilla instead")
-    if config.skill.source != "own_trajectory":
+    if config.skill.source not in ("own_trajectory", "library"):
         raise ValueError(
             f"{row} sets method.skill.source={config.skill.source!r}, but opid takes skills from the policy's own "
-            f"trajectories; set own_trajectory and one of the routers {', '.join(OWN_TRAJECTORY_ROUTERS)}"
+            f"trajectories (own_trajectory, with one of the routers {', '.join(OWN_TRAJECTORY_ROUTERS)}) or, as an "
+            "ablation, from a library"
         )
-    if config.coef_step and config.skill.router != "episode_only" and config.skill.max_step_skills < 1:
+    if config.teacher.weights != "old":
         raise ValueError(
-            f"{row} weighs step skills (method.coef_step={config.coef_step}) but allows none "
+            f"{row} sets method.teacher.weights={config.teacher.weights!r}, but opid's teacher is the old policy; set old"
+        )
+    for name, weight in (("weight_episode", knobs.weight_episode), ("weight_step", knobs.weight_step)):
+        if weight < 0:
+            raise ValueError(f"method.knobs.{name}={weight} must not be negative ({row})")
+    own = config.skill.source == "own_trajectory"
+    if own and knobs.weight_step and config.skill.router != "episode_only" and config.skill.max_step_skills < 1:
+        raise ValueError(
+            f"{row} weighs step skills (method.knobs.weight_step={knobs.weight_step}) but allows none "
             "(method.skill.max_step_skills=0); raise it, or set method.skill.router=episode_only"
         )
 
@@ -221,10 +223,11 @@ def check(config: MethodConfig) -> None:
 SPEC = MethodSpec(
     name="opid",
     build=Opid,
-    version=1,  # raise it with grpo.SPEC.version too: A_ep is part of this maths
+    version=2,  # raise it with grpo.SPEC.version too: A_ep is part of this maths
     uses_teacher=True,
     needs=frozenset({"engine:teacher"}),
     paper="arXiv:2606.26790",
     deviations=DEVIATIONS,
+    knobs=Knobs,
     check=check,
 )

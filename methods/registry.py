@@ -11,8 +11,9 @@ import importlib
 from functools import cache
 from importlib.metadata import entry_points
 
+from core.knobs import resolve_knobs
+from core.names import unknown_name
 from methods.interface import Method, MethodConfig, MethodContext, MethodSpec
-from methods.names import unknown_name
 from methods.validation import check_values
 
 ENTRY_POINT_GROUP = "harness.methods"
@@ -69,6 +70,7 @@ def validate(config: MethodConfig) -> MethodSpec:
     """The spec of a configuration that its method can honour. Raises ValueError naming key, value and remedy."""
     spec = get(config.name)
     check_values(config)
+    resolve_knobs(spec.knobs, config.knobs, "method.knobs")
     if spec.check is not None:
         spec.check(config)
     return spec

@@ -6,8 +6,8 @@ window is that code's `opd_start_after_steps` / `opd_stop_after_steps`; linear i
 
 from __future__ import annotations
 
+from core.names import require_known
 from methods.interface import ScheduleConfig
-from methods.names import require_known
 
 KINDS = ("constant", "linear", "window")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 
+from core.names import require_known
 from methods.interface import MethodConfig
-from methods.names import require_known
 from methods.schedule import check_schedule
 
-ESTIMATORS = ("grpo", "none")
+ESTIMATORS = ("grpo", "gigpo", "none")
 STATS_OVER = ("trajectories", "steps")
+ANCHORS = ("exact", "similar")
 SOURCES = ("none", "library", "own_trajectory")
+LIBRARY_ROUTERS = ("task_type", "keyword", "data_source", "all", "random", "embedding")
 OWN_TRAJECTORY_ROUTERS = ("critical_first", "episode_only", "step_only", "additive", "random")
-ROUTERS = ("none", "task_type", *OWN_TRAJECTORY_ROUTERS)
+ROUTERS = ("none", *dict.fromkeys((*LIBRARY_ROUTERS, *OWN_TRAJECTORY_ROUTERS)))
+PLACEMENTS = ("task", "front")
+TEACHERS = ("none", "old", "frozen", "ema")
 EVALUATION_SKILLS = ("off", "on")
 
 
@@ -21,6 +25,9 @@ def check_values(config: MethodConfig) -> None:
     where = f"(row {config.id!r}, sweeps/method/{config.id}.yaml or an override)"
     require_known("method.advantage.estimator", config.advantage.estimator, ESTIMATORS, where)
     require_known("method.advantage.stats_over", config.advantage.stats_over, STATS_OVER, where)
+    require_known("method.advantage.anchor", config.advantage.anchor, ANCHORS, where)
+    require_known("method.skill.placement", config.skill.placement, PLACEMENTS, where)
+    require_known("method.teacher.weights", config.teacher.weights, TEACHERS, where)
     require_known("method.skill.source", config.skill.source, SOURCES, where)
     require_known("method.skill.router", config.skill.router, ROUTERS, where)
     check_schedule(config.schedule)
@@ -31,8 +38,8 @@ def check_values(config: MethodConfig) -> None:
 def _check_numbers(config: MethodConfig, where: str) -> None:
     numbers = {
         "method.advantage.pg_coef": config.advantage.pg_coef,
-        "method.coef_episode": config.coef_episode,
-        "method.coef_step": config.coef_step,
+        "method.coef": config.coef,
+        "method.advantage.omega": config.advantage.omega,
     }
     for key, value in numbers.items():
         if not (math.isfinite(value) and value >= 0):
@@ -43,6 +50,21 @@ def _check_numbers(config: MethodConfig, where: str) -> None:
         raise ValueError(
             f"method.skill.max_failure_rate={config.skill.max_failure_rate} must be a share between 0 and 1 {where}"
         )
+    shares = {
+        "method.advantage.gamma": config.advantage.gamma,
+        "method.advantage.similarity": config.advantage.similarity,
+        "method.teacher.decay": config.teacher.decay,
+    }
+    for key, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{key}={value} must be between 0 and 1 {where}")
+    if config.skill.top_k < 0:
+        raise ValueError(f"method.skill.top_k={config.skill.top_k} must not be negative {where}")
+    if (config.teacher.weights == "frozen") != (config.teacher.run is not None):
+        raise ValueError(
+            f"method.teacher.run={config.teacher.run} does not fit method.teacher.weights={config.teacher.weights}: a "
+            f"frozen teacher, and no other, names the method whose run gives its weights {where}"
+        )
     clip = config.signal.clip
     if clip is not None and not (math.isfinite(clip) and clip > 0):
         raise ValueError(
@@ -52,7 +74,7 @@ def _check_numbers(config: MethodConfig, where: str) -> None:
 
 def _check_skills(config: MethodConfig, where: str) -> None:
     source, router = config.skill.source, config.skill.router
-    fitting = {"none": ("none",), "library": ("task_type",), "own_trajectory": OWN_TRAJECTORY_ROUTERS}[source]
+    fitting = {"none": ("none",), "library": LIBRARY_ROUTERS, "own_trajectory": OWN_TRAJECTORY_ROUTERS}[source]
     if router not in fitting:
         raise ValueError(
             f"method.skill.router={router!r} does not fit method.skill.source={source!r}; "
@@ -69,8 +91,10 @@ def _check_skills(config: MethodConfig, where: str) -> None:
             f"method.{key} puts skills into the policy's own prompt, which needs method.skill.source=library, "
             f"but it is {source!r} {where}"
         )
-    if source == "library" and "on" not in evaluations and not config.rollout_skills_train:
+    used = "on" in evaluations or config.rollout_skills_train or config.teacher.weights != "none"
+    if source == "library" and not used:
         raise ValueError(
             "method.skill.source=library names a skill library, but the row uses it nowhere: set "
-            f"method.rollout_skills_eval=[on], method.rollout_skills_train=true or method.skill.source=none {where}"
+            "method.rollout_skills_eval=[on], method.rollout_skills_train=true, a method.teacher.weights or "
+            f"method.skill.source=none {where}"
         )

@@ -25,11 +25,11 @@ def check(config: MethodConfig) -> None:
     """Raise ValueError for a configuration that asks vanilla to train or to use a teacher."""
     if config.trains:
         raise ValueError(f"method.trains=true: row {config.id!r} uses vanilla, which never trains; set it to false")
-    skill_term = config.coef_episode or config.coef_step or config.skill.source == "own_trajectory"
+    skill_term = config.coef or config.skill.source == "own_trajectory"
     if skill_term or config.rollout_skills_train:
         raise ValueError(
             f"row {config.id!r} uses vanilla, which has neither a skill term nor rollouts for training: set "
-            "method.coef_episode=0, method.coef_step=0, method.rollout_skills_train=false and "
+            "method.coef=0, method.rollout_skills_train=false and "
             "method.skill.source=none or library"
         )
 

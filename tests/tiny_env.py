@@ -143,6 +143,6 @@ SPEC = EnvSpec(
     make=make,
     prompter=prompter,
     hindsight=lambda config: hindsight,
-    library=library,
+    workflow=library,
     metadata=METADATA,
 )

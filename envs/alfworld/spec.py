@@ -115,7 +115,7 @@ def _hindsight(config: EnvConfig) -> Hindsight:
     return hindsight
 
 
-def _library(config: EnvConfig) -> Callable[[Task], str]:
+def _workflow(config: EnvConfig) -> Callable[[Task], str]:
     from envs.alfworld.library import skill_for
 
     return skill_for
@@ -142,7 +142,7 @@ SPEC = EnvSpec(
     make=make,
     prompter=_prompter,
     hindsight=_hindsight,
-    library=_library,
+    workflow=_workflow,
     lexicon=_lexicon,
     demonstrations=_demonstrations,
     metadata={

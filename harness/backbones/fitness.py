@@ -85,8 +85,8 @@ def require_fit(backbone: BackboneConfig, env: EnvConfig, progress: Callable[[st
     why_not = ""
     if backbone.kind != "embedded":
         why_not = "it is no embedded model; whether it can read skills is for you to know"
-    elif spec.library is None or spec.hindsight is None or "native" not in spec.metadata.get("engines", ()):
-        why_not = f"env.name={env.name} has no skill library, hindsight or native engine"
+    elif spec.workflow is None or spec.hindsight is None or "native" not in spec.metadata.get("engines", ()):
+        why_not = f"env.name={env.name} has no workflow skills, hindsight or native engine"
     if why_not:
         progress(f"backbone: {backbone.name} is not gated: {why_not}")
         return None

@@ -37,9 +37,9 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, ma
     they have no opinion (where to search next) do not count.
     """
     spec = registry.get(env.name)
-    if spec.library is None or spec.hindsight is None:
+    if spec.workflow is None or spec.hindsight is None:
         raise backbones.BackboneError(f"env.name={env.name!r} has no skill library or hindsight: nothing to gate")
-    skill_of, hindsight = spec.library(env), spec.hindsight(env)
+    skill_of, hindsight = spec.workflow(env), spec.hindsight(env)
     tasks = _some_of_each_type(spec.load_panel(env, "train").tasks, per_type)
     model, tokenizer = backbones.load(backbone, env)
     network, chat = Network(model), ChatFormat(tokenizer)

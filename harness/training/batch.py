@@ -97,6 +97,8 @@ def build_batch(
             dtype=torch.float32,
         ),
         invalid_penalty=invalid_penalty,
+        observations=tuple(turn.observation for turn in turns),
+        step_reward=torch.tensor([success_reward * turn.reward for turn in turns], dtype=torch.float32),
     )
 
 
@@ -117,6 +119,8 @@ def select_rows(batch: Batch, rows: Tensor, width: int, device: torch.device) ->
         group=batch.group.to(device),
         returns=batch.returns.to(device),
         invalid_penalty=batch.invalid_penalty,
+        observations=batch.observations,
+        step_reward=None if batch.step_reward is None else batch.step_reward.to(device),
         teacher={name: cut(scores) for name, scores in batch.teacher.items()},
         teacher_mask={name: cut(scored) for name, scored in batch.teacher_mask.items()},
     )

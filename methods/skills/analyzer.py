@@ -7,11 +7,12 @@ and a rule of avoidance after failure, and C_tau holds at most K critical steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from core.names import unknown_name
 from methods.interface import Analysis, Trajectory
-from methods.names import unknown_name
 from methods.skills.injection import is_blank
 
 # (task text, [(observation before the action, action, action had an effect), ...], success, max step skills)
@@ -30,9 +31,40 @@ class AnalyzerFailure(RuntimeError):  # noqa: N818  (named like EnvironmentFailu
 class Analyzer(Protocol):
     """Turns finished trajectories into hindsight skills."""
 
-    def analyze(self, trajectories: Sequence[Trajectory]) -> list[Analysis | None]:
-        """One entry per trajectory, in order; None where the analysis failed. Same input, same output."""
+    def analyze(self, trajectories: Sequence[Trajectory]) -> Future[list[Analysis | None]]:
+        """A future of one entry per trajectory, in order; None where the analysis failed. May go on in the background."""
         ...
+
+    def usage(self) -> Usage:
+        """What was spent since this was last asked."""
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and connections; analyses in progress are given up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """calls: requests sent, retries and repairs included; cached: answers found in the cache; repairs: answers asked for
+    once more because they were no valid analysis; prompt_tokens, completion_tokens: as the endpoint counts them;
+    seconds: wall time of analyses, overlapping ones once each; cost: in the currency of the configured prices."""
+
+    calls: int = 0
+    cached: int = 0
+    retries: int = 0
+    repairs: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+
+
+def finished(answers: list[Analysis | None]) -> Future[list[Analysis | None]]:
+    """A future that has its result already."""
+    future: Future[list[Analysis | None]] = Future()
+    future.set_result(answers)
+    return future
 
 
 @dataclass(frozen=True)
@@ -102,8 +134,14 @@ class RulesAnalyzer:
         self._hindsight = hindsight
         self._max_step_skills = max_step_skills
 
-    def analyze(self, trajectories: Sequence[Trajectory]) -> list[Analysis | None]:
-        return [self._one(trajectory) for trajectory in trajectories]
+    def analyze(self, trajectories: Sequence[Trajectory]) -> Future[list[Analysis | None]]:
+        return finished([self._one(trajectory) for trajectory in trajectories])
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None:
+        pass
 
     def _one(self, trajectory: Trajectory) -> Analysis | None:
         episode, steps = self._hindsight(

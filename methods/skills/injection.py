@@ -8,8 +8,8 @@ this function, so a policy is scored under exactly the text that it was shown wh
 
 from __future__ import annotations
 
+from core.names import require_known
 from methods.interface import Prompt
-from methods.names import require_known
 
 STYLES = ("compact", "sections")
 # Raised whenever the same skill would give another prompt; part of the fingerprint of runs that use skills.

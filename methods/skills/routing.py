@@ -19,9 +19,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from methods.interface import Analysis, TeacherRequest, Trajectory
-
-EPISODE = "episode"  # channel of scores under an episode skill
-STEP = "step"  # channel of scores under a step skill
+from methods.signal import EPISODE, STEP
 
 
 def route(

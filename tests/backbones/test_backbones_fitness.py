@@ -131,7 +131,7 @@ def test_what_the_verdict_depends_on_has_it_measured_again(what, env, measured, 
 def test_what_cannot_be_gated_is_said(env, measured, monkeypatch):
     told = []
     assert require_fit(replace(TINY, kind="hub", path="someone/model"), env, told.append) is None
-    monkeypatch.setattr(registry, "get", lambda name: replace(alfworld.SPEC, library=None))
+    monkeypatch.setattr(registry, "get", lambda name: replace(alfworld.SPEC, workflow=None))
     assert require_fit(TINY, env, told.append) is None
     assert "is not gated: it is no embedded model" in told[0] and "no skill library" in told[1]
     assert measured["times"] == 0

@@ -302,7 +302,7 @@ def test_multirun_flag_is_accepted(world: World, tmp_path: Path) -> None:
 
 def test_config_dir(world: World, tmp_path: Path, config_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config_dir / "method").mkdir()
-    (config_dir / "method" / "mine.yaml").write_text("# mine\ndefaults: [opid, _self_]\nid: mine\ncoef_step: 0.125\n")
+    (config_dir / "method" / "mine.yaml").write_text("# mine\ndefaults: [opid, _self_]\nid: mine\ncoef: 0.125\n")
     assert cli.main([f"--config-dir={config_dir}", "method=mine", f"out={tmp_path}", "do=plan"]) == 0
     assert "mine" in capsys.readouterr().out
 

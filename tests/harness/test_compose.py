@@ -91,9 +91,9 @@ def test_scale_test_is_small(hydra: Composer) -> None:
     ("text", "said"),
     [
         ("nam: opid\n", ["method.nam", "sweeps/method/mine.yaml", "did you mean method.name"]),
-        ("coef_step: much\n", ["method.coef_step=much", "sweeps/method/mine.yaml", "a number"]),
+        ("coef: much\n", ["method.coef=much", "sweeps/method/mine.yaml", "a number"]),
         ("skill: {router: [a]}\n", ["method.skill.router", "sweeps/method/mine.yaml"]),
-        ("coef_step: [1\n", ["mine.yaml", "line"]),
+        ("coef: [1\n", ["mine.yaml", "line"]),
     ],
 )
 def test_mistakes_in_files_name_the_file(hydra: Composer, write: Write, text: str, said: list[str]) -> None:

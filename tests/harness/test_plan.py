@@ -119,8 +119,7 @@ def test_every_undeclared_difference_is_printed(plan_of: PlanOf, write: Write) -
         line.split(" ")[1].partition("=")[0] if line.startswith("error") else line.partition("=")[0]
         for line in problem.splitlines()
     } == {
-        "method.coef_episode",
-        "method.coef_step",
+        "method.coef",
         "method.schedule.kind",
         "method.signal.clip",
     }
@@ -204,7 +203,7 @@ def test_combinations_put_together_equal_those_composed(
     "text",
     [
         "# @package _global_\nmethod: {id: m1, advantage: {pg_coef: 2.0}}\ntraining: {lr: 0.5}\n",
-        "# test\ndefaults: [opid, _self_]\nid: m1\nadvantage: {pg_coef: 2.0}\ncoef_step: ${backbone.clone_seed}\n",
+        "# test\ndefaults: [opid, _self_]\nid: m1\nadvantage: {pg_coef: 2.0}\ncoef: ${backbone.clone_seed}\n",
     ],
 )
 def test_files_that_reach_beyond_their_section_are_composed_in_full(

@@ -80,7 +80,7 @@ def test_ranges() -> None:
     ("fields", "said"),
     [
         ({"fraction": math.nan}, "fraction=nan (origin of fraction): must be a finite number"),
-        ({"method__coef_step": math.inf}, "must be a finite number"),
+        ({"method__coef": math.inf}, "must be a finite number"),
         ({"training__betas": [0.9]}, "must be two numbers"),
         ({"training__group_size": 1}, "training.group_size=1 (origin of training.group_size): must be at least 2"),
         ({"training__mini_batches": 33}, "cannot be more than the 32 episodes"),
@@ -129,7 +129,7 @@ def _opid() -> dict[str, Any]:
         RunConfig().method,
         id="opid",
         name="opid",
-        coef_step=0.1,
+        coef=0.1,
         skill=dataclasses.replace(
             RunConfig().method.skill, source="own_trajectory", router="critical_first", max_step_skills=2
         ),

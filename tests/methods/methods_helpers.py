@@ -65,7 +65,7 @@ def opid_config(
         signal=SignalConfig(clip=clip, normalize=normalize),
         schedule=schedule or ScheduleConfig(),
         coef_episode=episode,
-        coef_step=step,
+        coef=step,
     )
 
 

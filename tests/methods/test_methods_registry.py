@@ -136,7 +136,7 @@ def skill(**changes: Any) -> dict[str, Any]:
         (skill(max_failure_rate=1.5), "max_failure_rate=1.5 must be a share"),
         (skill(source="none", router="none"), "opid takes skills from the policy's own"),
         ({"signal": SignalConfig(clip=0.0)}, "method.signal.clip=0.0 must be a positive number of nats"),
-        ({"coef_step": -0.1}, "method.coef_step=-0.1 must be"),
+        ({"coef": -0.1}, "method.coef=-0.1 must be"),
         ({"coef_episode": float("nan")}, "method.coef_episode=nan must be"),
         ({"schedule": ScheduleConfig("liner")}, "method.schedule.kind='liner'.*did you mean 'linear'"),
         ({"schedule": ScheduleConfig("linear", length=0)}, "method.schedule.length=0"),
@@ -159,11 +159,11 @@ def test_each_bad_value_is_named(changes: dict[str, Any], message: str) -> None:
     ("config", "message"),
     [
         (replace(grpo_config(), trains=False), "uses grpo, which trains"),
-        (replace(grpo_config(), coef_step=0.1), "grpo has no skill term"),
+        (replace(grpo_config(), coef=0.1), "grpo has no skill term"),
         (replace(grpo_config(), skill=opid_config().skill), "grpo analyses nothing"),
         (replace(grpo_config(), skill=SkillConfig("library", "task_type")), "uses it nowhere"),
         (replace(grpo_config(), name="vanilla"), "uses vanilla, which never trains"),
-        (replace(grpo_config(), name="vanilla", trains=False, coef_step=0.1), "neither a skill term"),
+        (replace(grpo_config(), name="vanilla", trains=False, coef=0.1), "neither a skill term"),
         (replace(opid_config(episode=0, step=0), name="vanilla", trains=False), "neither a skill term"),
     ],
 )

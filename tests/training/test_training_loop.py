@@ -83,7 +83,7 @@ def test_students_see_the_same_prompts_whatever_the_method(context):
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_opid_without_weight_is_grpo_bit_for_bit(context):
     grpo = trainer(run_config("grpo", context=context))
-    opid = trainer(run_config(method_config("opid", coef_episode=0.0, coef_step=0.0), context=context))
+    opid = trainer(run_config(method_config("opid", coef=0.0), context=context))
     for step in (1, 2):
         one, other = steady(grpo.step(step)[0]), steady(opid.step(step)[0])
         assert {k: v for k, v in one.items() if "method/" not in k} == {k: other[k] for k in one if "method/" not in k}

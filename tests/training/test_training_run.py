@@ -365,7 +365,7 @@ def test_a_library_is_needed_for_skills_in_prompts(make_run, monkeypatch):
 
 
 def _without_library():
-    return dataclasses.replace(tiny_env.SPEC, library=None)
+    return dataclasses.replace(tiny_env.SPEC, workflow=None)
 
 
 def test_cpu_time_goes_on_counting_after_an_interruption(make_run):
@@ -411,7 +411,7 @@ def test_the_initial_weights_are_recorded_and_must_stay(make_run, backbone, tmp_
 
 def test_a_method_that_breaks_its_promises_is_not_trained(make_run):
     config = run_config("opid", steps=3)
-    config.method.coef_episode = config.method.coef_step = 0.0
+    config.method.coef = 0.0
     run = make_run(config)
     with pytest.raises(UnfaithfulError, match="would train as its base method"):
         execute(run, never)

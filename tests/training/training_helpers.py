@@ -30,7 +30,7 @@ def method_config(name: str, **changes: Any) -> MethodConfig:
         config = MethodConfig(id=name, name=name, trains=False, advantage=AdvantageConfig(estimator="none"))
     elif name == "opid":
         config.skill = SkillConfig("own_trajectory", "critical_first", max_step_skills=2)
-        config.coef_episode = config.coef_step = 0.25
+        config.coef = 0.25
     for key, value in changes.items():
         setattr(config, key, value)
     return config

@@ -1,0 +1,1 @@
+"""Small things that methods, environments and the harness share; it knows none of them."""
