@@ -251,6 +251,8 @@ class MethodSpec:
     uses_teacher: the teacher's scores are in the gradient. teacher_cancels: released code that scores a teacher whose
         scores cancel out of the gradient; checked as strictly as the opposite, and said in every table
     knobs: dataclass of the method's own settings (`method.knobs`), or None
+    validates: it is played on the panel `validation` while training (`measures_teacher` or `wants_validation` may be
+        true); the panel is then part of the run's fingerprint
     check: raises ValueError for a configuration that this method cannot honour; needs no torch, so planning calls it
     """
 
@@ -263,6 +265,7 @@ class MethodSpec:
     paper: str = ""
     deviations: tuple[Deviation, ...] = ()
     knobs: type[Any] | None = None
+    validates: bool = False
     check: Callable[[MethodConfig], None] | None = None
 
 
