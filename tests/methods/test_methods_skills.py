@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from methods_helpers import Message, trajectories, trajectory
 
 from methods.interface import Analysis
 from methods.skills import analyzer
 from methods.skills.analyzer import AnalyzerContext, AnalyzerSpec, RulesAnalyzer, validate_analysis
-from methods.skills.injection import STYLES, inject, is_blank
+from methods.skills.injection import PLACEMENTS, STYLES, fit, inject, is_blank
 from methods.skills.routing import exchange_skills, route
 
 WHOLE = Message()
@@ -71,6 +74,105 @@ def test_unknown_style_names_the_nearest() -> None:
         inject(WHOLE, "go", None, "compakt")
 
 
+def test_unknown_placement_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"method.skill.placement='frnt' is unknown; did you mean 'front'"):
+        inject(WHOLE, "go", None, "compact", "frnt")
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_placement_moves_the_episode_skill_alone(style: str, placement: str) -> None:
+    assert inject(WHOLE, None, None, style, placement) == PLAIN
+    assert inject(WHOLE, None, "STEP", style, placement) == inject(WHOLE, None, "STEP", style)
+    found = inject(WHOLE, "EPISODE", "STEP", style, placement)
+    in_front = found.index("EPISODE") < found.index(WHOLE.before.strip())
+    assert in_front == (placement == "front") and not found.startswith("\n")
+    assert found.endswith(inject(Message("", "", WHOLE.after, WHOLE.turn), None, "STEP", style))
+
+
+def test_front_is_exact() -> None:
+    assert inject(Message("", "t", "a", "!"), "go", "now", "compact", "front") == "Skill: go\nta\nNow: now\n!"
+
+
+# ------------------------------------------------------------------------------------------- messages that are too long
+def words_of(text: str) -> int:
+    return len(text.split())
+
+
+LONG = Message(after="\n" + " ".join(f"word{i}" for i in range(100)) + "\n")
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_message_that_fits_is_untouched_and_measured_once(style: str, placement: str) -> None:
+    whole = inject(LONG, "EPISODE", "STEP", style, placement)
+    asked: list[str] = []
+
+    def measure(text: str) -> int:
+        asked.append(text)
+        return words_of(text)
+
+    assert fit(LONG, "EPISODE", "STEP", style, placement, measure, words_of(whole)) == (whole, False)
+    assert asked == [whole]
+    fit(LONG, "EPISODE", "STEP", style, placement, measure, words_of(whole) - 1)
+    assert len(asked) < 12  # a search by halves
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_what_is_cut_comes_out_of_the_middle_of_what_was_seen(placement: str) -> None:
+    whole = inject(LONG, "EPISODE", "STEP", "compact", placement)
+    text, cut = fit(LONG, "EPISODE", "STEP", "compact", placement, words_of, words_of(whole) - 10)
+    assert cut and words_of(text) == words_of(whole) - 10  # as many words as fit
+    kept = [int(n) for n in re.findall(r"word(\d+)", text)]
+    assert kept == [*range(30), *range(40, 100)]
+    assert "word29\nword40" in text and "word99\n\nNow: STEP\n" in text
+    assert fit(LONG, "EPISODE", "STEP", "sections", placement, words_of, 60)[0].count("[... words left out ...]") == 1
+
+
+def test_a_message_that_cannot_be_cut_enough_names_the_task() -> None:
+    for message in (LONG, Message(after=""), Message(after=" \n ")):
+        with pytest.raises(ValueError, match=r"cannot be cut to 5: .* for the task: Your task is to: put a mug.*top_k"):
+            fit(message, "a very long episode skill", None, "compact", "task", words_of, 5)
+    with pytest.raises(ValueError, match="is empty, for the task"):
+        fit(LONG, "None", None, "compact", "task", words_of, 500)
+
+
+TEXTS = st.text(alphabet="ab \n\t[]\u00e9\u2003", max_size=60)
+SKILLS = st.one_of(st.none(), st.sampled_from(["find mug", "take {text}\nthen go"]))
+
+
+@given(
+    st.tuples(TEXTS, TEXTS, TEXTS, TEXTS),
+    SKILLS,
+    SKILLS,
+    st.sampled_from(STYLES),
+    st.sampled_from(PLACEMENTS),
+    st.integers(0, 400),
+)
+def test_only_words_of_the_observation_are_ever_lost(
+    parts: tuple[str, str, str, str],
+    episode: str | None,
+    step: str | None,
+    style: str,
+    placement: str,
+    budget: int,
+) -> None:
+    message = Message(*parts)
+    whole = inject(message, episode, step, style, placement)
+    try:
+        text, cut = fit(message, episode, step, style, placement, len, budget)
+    except ValueError:
+        assert len(whole) > budget
+        return
+    assert len(text) <= budget and cut == (len(whole) > budget)
+    if not cut:
+        assert text == whole
+    bare = inject(Message(message.before, message.task, "", message.turn), episode, step, style, placement)
+    # the message is still head + something + tail, with head and tail whole
+    split = len(inject(Message(message.before, message.task, "", ""), episode, None, style, placement))
+    assert text.startswith(bare[:split]) and text.endswith(bare[split:])
+
+
 # ------------------------------------------------------------------------------------------------------------ analyses
 def test_good_answers_pass_unchanged_in_step_order() -> None:
     assert validate_analysis(" go ", {2: "b", 0: " a "}, 3, 5) == Analysis("go", {0: "a", 2: "b"}, 0)
@@ -112,9 +214,9 @@ def test_rules_see_the_trajectory_alone_and_are_deterministic() -> None:
 
     played = trajectories(groups=2, size=1)
     rules = RulesAnalyzer(hindsight, 4)
-    answers = rules.analyze(played)
+    answers = rules.analyze(played).result()
     assert answers == [Analysis("do text of task 0", {1: "now"}, 1), None]
-    assert answers == rules.analyze(played)
+    assert answers == rules.analyze(played).result()
     expected = [("observation 0", "action 0", True), ("observation 1", "action 1", False)]
     assert seen[0][0] == "text of task 0" and seen[0][1][:2] == expected and seen[0][2:] == (True, 4)
 
@@ -124,13 +226,13 @@ def test_faults_in_the_rules_are_not_hidden() -> None:
         raise KeyError("fridge")
 
     with pytest.raises(KeyError, match="fridge"):
-        RulesAnalyzer(hindsight, 4).analyze(trajectories())
+        RulesAnalyzer(hindsight, 4).analyze(trajectories()).result()
 
 
 def test_analyzer_registry() -> None:
-    assert analyzer.names() == ("rules",) and analyzer.get("rules").needs == {"env:hindsight"}
+    assert "rules" in analyzer.names() and analyzer.get("rules").needs == {"env:hindsight"}
     built = analyzer.build("rules", AnalyzerContext(2, lambda *_: ("go", {})))
-    assert built.analyze(trajectories(1, 1)) == [Analysis("go", {})]
+    assert built.analyze(trajectories(1, 1)).result() == [Analysis("go", {})]
     with pytest.raises(ValueError, match=r"analyzer.name='rulez' is unknown; did you mean 'rules'"):
         analyzer.get("rulez")
     with pytest.raises(ValueError, match="capability hindsight"):
