@@ -94,7 +94,7 @@ def fit(
     if not words or measure(least) > budget:
         raise ValueError(
             f"the message of {size} tokens cannot be cut to {budget}: task, skill and turn instruction alone are too "
-            f"long, for the task: {_task_of(prompt)}. Raise training.max_prompt_tokens, or lower method.skill.top_k"
+            f"long; raise training.max_prompt_tokens, or lower method.skill.top_k. The task: {_task_of(prompt)}"
         )
     best, low, high = least, 0, len(words)  # `best` keeps `low` words and was measured; `high` words are too many
     while high - low > 1:
