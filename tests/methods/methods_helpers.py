@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from harness.compose import Composer, composer
 from harness.training.losses import policy_loss
 from methods.interface import (
     AdvantageConfig,
@@ -21,9 +25,11 @@ from methods.interface import (
     ScheduleConfig,
     SignalConfig,
     SkillConfig,
+    TeacherConfig,
     Trajectory,
     Turn,
 )
+from methods.skills.analyzer import finished
 
 DATA = Path(__file__).parent / "data"
 LAYOUTS = ("per_step", "growing")
@@ -46,10 +52,21 @@ def grpo_config(**advantage: object) -> MethodConfig:
     return MethodConfig(id="grpo", name="grpo", advantage=AdvantageConfig(**advantage))  # type: ignore[arg-type]
 
 
+@cache
+def _composer() -> Composer:
+    return composer()
+
+
+def row(name: str, *overrides: str) -> MethodConfig:
+    """The method of sweeps/method/<name>.yaml, composed as the command line does."""
+    return deepcopy(_composer().config([f"method={name}", *overrides])[0].method)
+
+
 def opid_config(
     router: str = "critical_first",
-    episode: float = 0.25,
-    step: float = 0.25,
+    coef: float = 0.25,
+    weight_episode: float = 1.0,
+    weight_step: float = 1.0,
     clip: float | None = None,
     normalize: bool = False,
     schedule: ScheduleConfig | None = None,
@@ -62,22 +79,27 @@ def opid_config(
         label="OPID",
         advantage=advantage or AdvantageConfig(),
         skill=SkillConfig("own_trajectory", router, max_step_skills=3, max_failure_rate=max_failure_rate),
+        teacher=TeacherConfig("old"),
         signal=SignalConfig(clip=clip, normalize=normalize),
         schedule=schedule or ScheduleConfig(),
-        coef_episode=episode,
-        coef=step,
+        coef=coef,
+        knobs={"weight_episode": weight_episode, "weight_step": weight_step},
     )
 
 
 def context(analyses: Sequence[Analysis | None] | None = None, total_steps: int = 10, seed: int = 0) -> MethodContext:
-    """A context whose analyzer gives `analyses` in order, or one made up per trajectory."""
+    """A context whose analyzer gives `analyses` in order, or one made up per trajectory, and with a library."""
 
-    def analyze(trajectories: Sequence[Trajectory]) -> list[Analysis | None]:
+    def analyze(trajectories: Sequence[Trajectory]) -> Future[list[Analysis | None]]:
         if analyses is not None:
-            return list(analyses[: len(trajectories)])
-        return [Analysis(f"episode skill {t.index}", {1: f"step skill {t.index}"}) for t in trajectories]
+            return finished(list(analyses[: len(trajectories)]))
+        return finished([Analysis(f"episode skill {t.index}", {1: f"step skill {t.index}"}) for t in trajectories])
 
-    return MethodContext(total_steps=total_steps, seed=seed, analyze=analyze)
+    return MethodContext(total_steps=total_steps, seed=seed, analyze=analyze, library=library)
+
+
+def library(given: Trajectory) -> str:
+    return f"library skill of {given.task_type}"
 
 
 # -------------------------------------------------------------------------------------------------------- trajectories
@@ -129,6 +151,12 @@ def make_arrays(seed: int, layout: str, groups: int = 3, size: int = 4, channels
         "returns": rng.integers(0, 2, groups * size).astype(np.float32),
         "invalid_penalty": np.float64(0.02),
     }
+    # a task has few places, so that its rollouts meet; the return is paid at the last step, as the environments do
+    places = rng.integers(0, 3, steps)
+    tasks = np.asarray(arrays["group"])[step_trajectory]
+    arrays["observations"] = np.array([f"place {p} of task {t}" for p, t in zip(places, tasks, strict=True)])
+    last = np.append(step_trajectory[1:] != step_trajectory[:-1], True)
+    arrays["step_reward"] = np.where(last, arrays["returns"][step_trajectory], 0.0).astype(np.float32)
     if channels != "none":
         kind = rng.integers(0, 3, steps)  # 0: not scored, 1: episode, 2: step
         members = {"episode": kind >= 1 if channels == "additive" else kind == 1, "step": kind == 2}
@@ -142,10 +170,12 @@ def make_arrays(seed: int, layout: str, groups: int = 3, size: int = 4, channels
 
 
 def to_batch(arrays: Arrays) -> Batch:
-    tensors = {k: torch.from_numpy(np.asarray(v)) for k, v in arrays.items() if k != "invalid_penalty"}
+    other = ("invalid_penalty", "observations")
+    tensors = {k: torch.from_numpy(np.asarray(v)) for k, v in arrays.items() if k not in other}
     fields = {k: v for k, v in tensors.items() if "/" not in k}
     return Batch(
         **fields,
+        observations=tuple(str(text) for text in arrays["observations"]),
         invalid_penalty=float(arrays["invalid_penalty"]),
         teacher={k.split("/")[1]: v for k, v in tensors.items() if k.startswith("teacher/")},
         teacher_mask={k.split("/")[1]: v for k, v in tensors.items() if k.startswith("teacher_mask/")},
@@ -174,6 +204,8 @@ def one_token_batch(scores: Iterable[tuple[int, int, float, bool]], penalty: flo
         group=group,
         returns=returns,
         invalid_penalty=penalty,
+        observations=("a place",) * n,
+        step_reward=torch.zeros(n),
     )
 
 

@@ -29,7 +29,8 @@ from methods.interface import Batch, MethodConfig, MethodContext
 from methods.skills import analyzer
 
 CHANNELS = ("routed", "additive")
-WEIGHTS = {"episode": 0.25, "step": 0.5}
+COEF, WEIGHT_STEP = 0.25, 2.0
+WEIGHTS = {"episode": COEF, "step": COEF * WEIGHT_STEP}
 CLIP = 0.1  # nats; shifts of this model reach about 0.5
 SEED = 10  # of a step with solved and failed tasks in both layouts
 AFTER_UPDATE = "used/new_logprobs"
@@ -37,7 +38,7 @@ AFTER_UPDATE = "used/new_logprobs"
 
 def method_config(channels: str) -> MethodConfig:
     router = "additive" if channels == "additive" else "critical_first"
-    return opid_config(router, WEIGHTS["episode"], WEIGHTS["step"], clip=CLIP)
+    return opid_config(router, COEF, weight_step=WEIGHT_STEP, clip=CLIP)
 
 
 def record(layout: str, channels: str) -> Arrays:
@@ -89,6 +90,8 @@ def to_arrays(batch: Batch) -> Arrays:
         value = getattr(batch, name)
         if isinstance(value, dict):
             arrays.update({f"{name}/{channel}": tensor.numpy() for channel, tensor in value.items()})
+        elif isinstance(value, tuple):
+            arrays[name] = np.array(value)
         else:
             arrays[name] = value.numpy() if isinstance(value, Tensor) else np.float64(value)
     return arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -34,8 +35,9 @@ from methods.interface import (
     ScheduleConfig,
     SignalConfig,
 )
-from methods.opid import Opid, skill_advantage, skill_shift
-from methods.skills.analyzer import AnalyzerFailure
+from methods.opid import Opid
+from methods.signal import shaped_shift, skill_shift
+from methods.skills.analyzer import AnalyzerFailure, finished
 
 FAST = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -56,8 +58,8 @@ def test_formula_recomputed_in_numpy(
     arrays = load(layout, channels) if source == "recorded" else make_arrays(SEED, layout, channels=channels)
     config = opid_config(
         router="additive" if channels == "additive" else "critical_first",
-        episode=0.25,
-        step=0.5,
+        coef=0.25,
+        weight_step=2.0,
         clip=clip,
         normalize=normalize,
         advantage=AdvantageConfig(std=std, stats_over=over),
@@ -71,14 +73,14 @@ def test_equal_weights_are_the_papers_single_lambda() -> None:
     batch = make_batch(11, "growing")
     routed = skill_shift(batch, "episode")[0] + skill_shift(batch, "step")[0]
     expected = advantages(grpo_config(), batch) + 0.001 * routed
-    torch.testing.assert_close(advantages(opid_config(episode=0.001, step=0.001), batch), expected)
+    torch.testing.assert_close(advantages(opid_config(coef=0.001), batch), expected)
 
 
 def test_additive_adds_both_shifts_on_critical_steps() -> None:
     batch = make_batch(4, "per_step", channels="additive")
     both = batch.teacher_mask["episode"] & batch.teacher_mask["step"]
     assert both.any()
-    term = advantages(opid_config("additive", 1.0, 1.0), batch) - advantages(grpo_config(), batch)
+    term = advantages(opid_config("additive", 1.0), batch) - advantages(grpo_config(), batch)
     expected = batch.teacher["episode"] + batch.teacher["step"] - 2 * batch.old_logprobs
     torch.testing.assert_close(term[both], expected[both], rtol=1e-4, atol=1e-5)
     routed = make_batch(4, "per_step")
@@ -91,7 +93,7 @@ def test_additive_adds_both_shifts_on_critical_steps() -> None:
 def test_coefficient_zero_is_grpo_bit_for_bit(seed: int, layout: str, over: str) -> None:
     batch = make_batch(seed, layout)
     base = advantages(grpo_config(stats_over=over), batch)
-    zero = opid_config(episode=0.0, step=0.0, advantage=AdvantageConfig(stats_over=over))
+    zero = opid_config(coef=0.0, advantage=AdvantageConfig(stats_over=over))
     assert torch.equal(advantages(zero, batch), base)
     assert torch.equal(policy_gradient(batch, advantages(zero, batch)), policy_gradient(batch, base))
 
@@ -112,9 +114,9 @@ def test_after_the_schedule_it_is_grpo_and_scores_nothing() -> None:
     batch, played = make_batch(7), trajectories()
     calls = []
 
-    def analyze(given: object) -> list[Analysis | None]:
+    def analyze(given: object) -> Future[list[Analysis | None]]:
         calls.append(given)
-        return [Analysis("skill", {}) for _ in played]
+        return finished([Analysis("skill", {}) for _ in played])
 
     config = opid_config(schedule=ScheduleConfig("linear", length=4))
     method = registry.build(config, MethodContext(total_steps=10, seed=0, analyze=analyze))
@@ -149,7 +151,7 @@ def test_a_token_that_the_skill_makes_likelier_gains() -> None:
     batch = make_batch(9)
     scored = batch.teacher_mask["episode"]
     up = replace(batch, teacher={"episode": batch.old_logprobs + 1.0, "step": batch.old_logprobs})
-    term = advantages(opid_config(episode=0.25), up) - advantages(grpo_config(), batch)
+    term = advantages(opid_config(coef=0.25), up) - advantages(grpo_config(), batch)
     torch.testing.assert_close(term[scored], torch.full_like(term[scored], 0.25))
     assert not term[~scored].any()
 
@@ -181,13 +183,13 @@ def test_clip_is_per_token_and_in_nats() -> None:
     batch = make_batch(13)
     raw, _ = skill_shift(batch, "episode")
     assert raw.abs().max() > 0.5
-    clipped = skill_advantage(batch, "episode", SignalConfig(clip=0.5))
+    clipped = shaped_shift(batch, "episode", SignalConfig(clip=0.5))
     torch.testing.assert_close(clipped, raw.clamp(-0.5, 0.5))
 
 
 def test_normalised_signal_has_mean_zero_and_deviation_one() -> None:
     batch = make_batch(14)
-    values = skill_advantage(batch, "episode", SignalConfig(normalize=True))[batch.teacher_mask["episode"]]
+    values = shaped_shift(batch, "episode", SignalConfig(normalize=True))[batch.teacher_mask["episode"]]
     assert abs(values.mean().item()) < 1e-5 and values.std(unbiased=False).item() == pytest.approx(1, abs=1e-4)
 
 
@@ -197,7 +199,7 @@ def test_a_nearly_constant_shift_is_only_centred() -> None:
     mask = batch.teacher_mask["episode"]
     tiny = torch.where(mask, 2e-7 * torch.randn(mask.shape, generator=torch.Generator().manual_seed(0)), 0.0)
     quiet = replace(batch, old_logprobs=torch.zeros_like(batch.old_logprobs), teacher={"episode": tiny})
-    assert 0 < skill_advantage(quiet, "episode", SignalConfig(normalize=True)).abs().max() < 1e-6
+    assert 0 < shaped_shift(quiet, "episode", SignalConfig(normalize=True)).abs().max() < 1e-6
 
 
 def test_scores_that_are_not_finite_are_refused() -> None:
@@ -213,20 +215,21 @@ def test_requests_follow_the_analysis() -> None:
     method = registry.build(
         opid_config(max_failure_rate=0.5), context([Analysis("go", {1: "now"}), None], total_steps=5)
     )
-    metrics = method.after_rollout(1, played)
-    assert metrics["analysis_failures"] == 1 and metrics["analysis_failure_rate"] == 0.5
-    assert metrics["critical_steps"] == 1
+    assert method.after_rollout(1, played) == {}
     found = [
         (r.channel, r.trajectory, r.steps, r.episode_skill, r.step_skill) for r in method.teacher_requests(1, played)
     ]
+    metrics = method.metrics(1, make_batch(1))
+    assert metrics["analysis_failures"] == 1 and metrics["analysis_failure_rate"] == 0.5
+    assert metrics["critical_steps"] == 1
     assert found == [("episode", 0, (0, 2), "go", None), ("step", 0, (1,), None, "now")]
 
 
 def test_a_skill_without_weight_is_not_scored() -> None:
     """As in the released code, critical_first without a step weight uses the episode skill everywhere."""
     played = trajectories(groups=2, size=1, steps=3)
-    for episode, step, expected in ((0.1, 0.0, {("episode", (0, 1, 2))}), (0.0, 0.1, {("step", (1,))})):
-        method = registry.build(opid_config(episode=episode, step=step), context())
+    for episode, step, expected in ((1.0, 0.0, {("episode", (0, 1, 2))}), (0.0, 1.0, {("step", (1,))})):
+        method = registry.build(opid_config(coef=0.1, weight_episode=episode, weight_step=step), context())
         method.after_rollout(1, played)
         assert {(r.channel, r.steps) for r in method.teacher_requests(1, played)} == expected
 
@@ -243,30 +246,46 @@ def test_broken_and_empty_trajectories_are_not_analysed() -> None:
 def test_too_many_failed_analyses_stop_the_run(failed: int, stops: bool) -> None:
     answers: list[Analysis | None] = [None] * failed + [Analysis("skill", {})] * (8 - failed)
     method = registry.build(opid_config(max_failure_rate=0.2), context(answers))
+    played = trajectories(4, 2)
+    method.after_rollout(3, played)
     if not stops:
-        assert method.after_rollout(3, trajectories(4, 2))["analysis_failures"] == failed
+        method.teacher_requests(3, played)
+        assert method.metrics(3, make_batch(1))["analysis_failures"] == failed
         return
     with pytest.raises(AnalyzerFailure, match=rf"step 3: {failed} of 8 analyses failed.*max_failure_rate=0.2"):
-        method.after_rollout(3, trajectories(4, 2))
+        method.teacher_requests(3, played)
+
+
+def test_the_analyzer_may_take_its_time() -> None:
+    """after_rollout starts it and does not wait; an error of the analyzer comes out where its answer is needed."""
+    played = trajectories(groups=2, size=1)
+    running: Future[list[Analysis | None]] = Future()
+    method = registry.build(opid_config(), MethodContext(total_steps=1, seed=0, analyze=lambda given: running))
+    assert method.after_rollout(1, played) == {} and not running.done()
+    running.set_exception(AnalyzerFailure("no answer"))
+    with pytest.raises(AnalyzerFailure, match="no answer"):
+        method.teacher_requests(1, played)
 
 
 def test_wrong_use_is_refused() -> None:
     played = trajectories()
     method = registry.build(opid_config(), context([]))
+    method.after_rollout(1, played)
     with pytest.raises(ValueError, match="0 answers for 6 trajectories"):
-        method.after_rollout(1, played)
+        method.teacher_requests(1, played)
     with pytest.raises(RuntimeError, match="step 2 came before after_rollout"):
         method.teacher_requests(2, played)
     with pytest.raises(ValueError, match="needs an analyzer"):
         registry.build(opid_config(), MethodContext(total_steps=1, seed=0))
-    registry.build(opid_config(episode=0.0, step=0.0), MethodContext(total_steps=1, seed=0))
+    registry.build(opid_config(coef=0.0), MethodContext(total_steps=1, seed=0))
 
 
 def test_random_router_uses_other_skills_and_counts_missing_donors() -> None:
     played = trajectories(groups=2, size=2)
     method = registry.build(opid_config("random"), context())
-    assert method.after_rollout(1, played)["without_donor"] == 0
+    method.after_rollout(1, played)
     requests = method.teacher_requests(1, played)
+    assert method.metrics(1, make_batch(1))["without_donor"] == 0
     drawn = {tuple(r.episode_skill for r in requests)}
     for step in range(2, 6):
         method.after_rollout(step, played)
@@ -283,7 +302,7 @@ def test_random_router_uses_other_skills_and_counts_missing_donors() -> None:
 
 def test_metrics() -> None:
     batch = make_batch(16, "growing")
-    method = registry.build(opid_config(episode=0.5, step=0.5, clip=1.0), context())
+    method = registry.build(opid_config(coef=0.5, clip=1.0), context())
     assert isinstance(method, Opid)
     mask = batch.response_mask
     base = advantages(grpo_config(), batch)
