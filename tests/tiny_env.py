@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from core.skills import Mistake, Skill, SkillLibrary
 from envs.interface import (
     EnvConfig,
     EnvironmentFailure,
@@ -46,7 +47,7 @@ def load_panel(config: EnvConfig, name: str) -> Panel:
         raise ValueError(f"tiny has no panel {name!r}")
     ones = [[word] for word in WORDS]
     twos = [[WORDS[i], WORDS[(i + 1) % 3]] for i in range(3)]
-    chosen = {"train": ones + twos, "seen": ones, "unseen": ones[:1] + twos}[name]
+    chosen = {"train": ones + twos, "seen": ones, "unseen": ones[:1] + twos, "validation": twos + ones}[name]
     return build_panel("tiny", "1", name, [make_task(name, i, words) for i, words in enumerate(chosen)])
 
 
@@ -120,8 +121,25 @@ def hindsight(
     return instruction(words), dict.fromkeys(critical[:most], f"say {words[0]}.")
 
 
-def library(config: EnvConfig) -> Callable[[Task], str]:
+def workflow(config: EnvConfig) -> Callable[[Task], str]:
+    """Task -> the words to say; the line of compact prompts."""
     return lambda task: instruction(wanted(task))
+
+
+def library(config: EnvConfig) -> SkillLibrary:
+    """A library with one skill of each kind."""
+    return SkillLibrary(
+        name="tiny",
+        version=1,
+        general=(Skill("g1", "say it", "say the task words.", "the room is quiet."),),
+        specific={
+            "one": (Skill("o1", "one word", "say the task.", "task: say red."),),
+            "two": (Skill("t1", "two words", "say red then blue.", "task: say red then blue."),),
+        },
+        mistakes=(Mistake("m1", "nothing happens.", "say the room.", "say the task."),),
+        categories={"one": "one", "two": "two"},
+        keywords={"one": ("say",), "two": ("then",)},
+    )
 
 
 def make(config: EnvConfig) -> TinyEnvironment:
@@ -137,12 +155,13 @@ METADATA: Mapping[str, str] = {"title": "test environment"}
 SPEC = EnvSpec(
     name="tiny",
     task_types=("one", "two"),
-    panels=("train", "seen", "unseen"),
+    panels=("train", "seen", "unseen", "validation"),
     capabilities=frozenset({"hindsight", "library", "admissible"}),
     load_panel=load_panel,
     make=make,
     prompter=prompter,
     hindsight=lambda config: hindsight,
-    workflow=library,
+    workflow=workflow,
+    library=library,
     metadata=METADATA,
 )

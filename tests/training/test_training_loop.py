@@ -116,7 +116,7 @@ def test_skills_in_training_rollouts():
     method = method_config("grpo", rollout_skills_train=True, skill=SkillConfig("library", "task_type"))
     made = trainer(run_config(method))
     _, trajectories = made.step(1)
-    wanted = {task.id: tiny_env.library(made.config.env)(task) for task in made.tasks}
+    wanted = {task.id: tiny_env.workflow(made.config.env)(task) for task in made.tasks}
     assert all(t.skill == wanted[t.task_id] for t in trajectories)
     with pytest.raises(ValueError, match="needs a skill library"):
         trainer(run_config(method), library=None)

@@ -16,7 +16,7 @@ from harness.training.chat import ChatFormat
 from harness.training.loop import Trainer
 from harness.training.network import Network
 from methods import registry
-from methods.interface import AdvantageConfig, MethodConfig, MethodContext, SkillConfig
+from methods.interface import AdvantageConfig, MethodConfig, MethodContext, SkillConfig, TeacherConfig
 from methods.skills import analyzer
 
 CONTEXTS = ("growing", "per_step")
@@ -30,6 +30,7 @@ def method_config(name: str, **changes: Any) -> MethodConfig:
         config = MethodConfig(id=name, name=name, trains=False, advantage=AdvantageConfig(estimator="none"))
     elif name == "opid":
         config.skill = SkillConfig("own_trajectory", "critical_first", max_step_skills=2)
+        config.teacher = TeacherConfig("old")
         config.coef = 0.25
     for key, value in changes.items():
         setattr(config, key, value)
@@ -76,7 +77,7 @@ def trainer(config: RunConfig, model_seed: int = 0, **parts: Any) -> Trainer:
         context = analyzer.AnalyzerContext(config.method.skill.max_step_skills, tiny_env.hindsight)
         analyze = analyzer.build("rules", context).analyze
     method = registry.build(config.method, MethodContext(planned_steps(config), config.seed, analyze))
-    library = tiny_env.library(config.env) if config.method.rollout_skills_train else None
+    library = tiny_env.workflow(config.env) if config.method.rollout_skills_train else None
     given = {
         "network": network(model_seed),
         "chat": chat(),
