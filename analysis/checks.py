@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.code import code_warnings
-from analysis.collect import METRICS, DataWarning, grouped, metrics_by_cell
+from analysis.collect import DataWarning, grouped
+from analysis.runfiles import METRICS
 from analysis.text import listed
 
 if TYPE_CHECKING:
@@ -53,9 +54,8 @@ def check(records: Records) -> tuple[DataWarning, ...]:
 def name_of(records: Records, line: int) -> str:
     """Row id, with its setting where the row has several lines."""
     here = records.lines[line]
-    return (
-        here.row if here.row in records.rows_alone else f"{here.row} ({here.backbone}, {here.env}, {here.fraction:g})"
-    )
+    name = f"{here.row} (teacher)" if here.stage else here.row
+    return name if here.row in records.rows_alone else f"{name} ({here.backbone}, {here.env}, {here.fraction:g})"
 
 
 def _short(name: str, value: Any) -> str:
@@ -200,6 +200,7 @@ def _tasks_differ(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]
 
 def _protocol_between_lines(records: Records, done: pd.DataFrame) -> Iterator[DataWarning]:
     """Lines of one environment and place that were not measured alike: each stands, but they are not compared."""
+    done = done[~np.asarray([line.stage for line in records.lines], dtype=bool)[done["line"].to_numpy(dtype=np.int64)]]
     env = np.asarray([line.env for line in records.lines], dtype=object)[done["line"].to_numpy(dtype=np.int64)]
     for (name, place), group in grouped(done, [env, "place"]):
         for column in PROTOCOL:
@@ -216,8 +217,6 @@ def _protocol_between_lines(records: Records, done: pd.DataFrame) -> Iterator[Da
 
 def _curves(records: Records) -> Iterator[DataWarning]:
     """Training curves that cannot be averaged: steps that are missing, NaN, or a CPU time that decreases."""
-    curves = metrics_by_cell(records)
-    nothing = np.empty(0, dtype=np.int64), np.empty((0, len(METRICS)))
     wanted = [METRICS.index("train/success"), METRICS.index("time/cpu_total_s")]
     cells = records.cells[records.cells["complete"].to_numpy(dtype=bool)]
     for number, line, seed, planned in zip(
@@ -225,8 +224,7 @@ def _curves(records: Records) -> Iterator[DataWarning]:
     ):
         if not planned:
             continue
-        steps, values = curves.get(int(number), nothing)
-        values = values[:, wanted]
+        steps, values = records.spools[number].steps, records.spools[number].values[:, wanted]
         code, text = "", ""
         if steps.tolist() != list(range(1, int(planned) + 1)):
             code, text = "curve_gap", f"training metrics of {len(steps)} of {planned} steps"

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from analysis import stats
 from analysis.cells import ALL, Cell, Metric, Status, measured
-from analysis.collect import METRICS, Records, metrics_by_cell
+from analysis.collect import Records
 from analysis.compare import paired, reference_lines, with_holm
 from analysis.evaluations import refusal, refused
 from analysis.plan import Line
+from analysis.runfiles import METRICS
 
 WINDOW = 5  # training steps of the first and of the last mean
 PLACE = "train"
@@ -51,7 +52,7 @@ class Budget:
 def _runs(records: Records) -> dict[int, NDArray[np.float64]]:
     """Metrics [N, METRICS] of complete runs in step order, by cell."""
     complete = records.cells["complete"].to_numpy(dtype=bool)
-    return {cell: values for cell, (_, values) in metrics_by_cell(records).items() if complete[cell]}
+    return {cell: spool.values for cell, spool in enumerate(records.spools) if complete[cell] and spool.steps.size}
 
 
 def curves(records: Records) -> dict[int, list[Curve]]:

@@ -24,7 +24,17 @@ from analysis.collect import collect
 from analysis.evaluations import Measurements, success_cells
 from analysis.plan import Line
 
-LINE = Line("grpo", "tiny-s", "alfworld", 1.0, "local", "fair", label="GRPO", kind="method", method="grpo")
+LINE = Line(
+    row="grpo",
+    backbone="tiny-s",
+    env="alfworld",
+    fraction=1.0,
+    scale="local",
+    protocol="fair",
+    label="GRPO",
+    kind="method",
+    method="grpo",
+)
 ONE = stats.Interval(0.5, math.nan, math.nan, stats.NO_INTERVAL, 1)
 
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.collect import EPISODE_SCHEMA, METRICS, collect, metrics_by_cell
+from analysis.collect import collect
 from analysis.plan import plan_path
+from analysis.runfiles import EPISODE_SCHEMA, METRICS
 from harness import training as harness_training
 from harness.errors import ConfigError
 
@@ -27,7 +28,7 @@ def test_a_clean_sweep_gives_every_cell_episode_and_step_and_no_warning(sweep: A
     assert [line.row for line in records.lines] == ["vanilla", "vanilla_skill", "grpo", "opid", "opid_random"]
     assert records.cells["complete"].all() and len(records.cells) == 15
     assert len(records.episodes) == 15 * 2 * 30
-    assert len(records.metrics) == 9 * 12
+    assert sum(len(spool.steps) for spool in records.spools) == 9 * 12
     assert records.warnings == ()
 
 
@@ -77,7 +78,7 @@ def test_a_folder_without_any_plan_says_so(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version is 2, this code reads version 1"),
+        ({"version": 3}, "version is 3, this code reads version 2"),
         ({"cells": []}, "must not be empty"),
         ({"rows": "x"}, "must be lists"),
         ({"cells": [{"row": "grpo"}]}, r"cells\[0\] has no fingerprint, method, seed"),
@@ -116,7 +117,7 @@ def test_a_step_recorded_twice_counts_once_with_its_last_record(sweep: Any) -> N
     path.write_text(path.read_text() + json.dumps({"kind": "metrics", "step": 12, "values": values}) + "\n")
     records = collect(sweep.out, "main_table")
     cell = next(w.cells[0] for w in records.warnings if w.code == "spool")
-    steps, numbers = metrics_by_cell(records)[cell]
+    steps, numbers = records.spools[cell].steps, records.spools[cell].values
     assert steps.tolist() == list(range(1, 13)) and numbers[-1, 0] == 1.0
     assert "recorded more than once" in records.warnings[0].message
 

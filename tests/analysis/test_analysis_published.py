@@ -19,7 +19,17 @@ from analysis.published import (
 
 
 def line(row: str, env: str = "alfworld") -> Line:
-    return Line(row, "tiny-s", env, 1.0, "local", "fair", label=row, kind="method", method=row)
+    return Line(
+        row=row,
+        backbone="tiny-s",
+        env=env,
+        fraction=1.0,
+        scale="local",
+        protocol="fair",
+        label=row,
+        kind="method",
+        method=row,
+    )
 
 
 def rows() -> dict[tuple[str, str, str], PublishedRow]:
