@@ -26,7 +26,7 @@ _IDENTITY = """
     method.name method.trains method.advantage.estimator method.advantage.std method.advantage.stats_over
     method.advantage.pg_coef method.advantage.omega method.advantage.gamma method.advantage.anchor
     method.advantage.similarity method.skill.source method.skill.router method.skill.max_step_skills
-    method.skill.max_failure_rate method.skill.placement method.skill.top_k
+    method.skill.max_failure_rate method.skill.placement method.skill.top_k method.skill.encoder
     method.teacher.weights method.teacher.decay method.teacher.source method.signal.clip method.signal.normalize method.schedule.kind method.schedule.start
     method.schedule.stop method.schedule.length method.coef method.knobs method.rollout_skills_train
     method.rollout_skills_eval

@@ -41,6 +41,7 @@ class SkillConfig:
     max_failure_rate: float = 0.2  # own_trajectory: share of failed analyses in one step above which the run stops
     placement: str = "task"  # task | front: where an episode skill stands in the user message
     top_k: int = 0  # library: most skills of a selection; 0: all that the router finds
+    encoder: str | None = None  # router=embedding: folder of a local sentence encoder; None: hashed n-grams
 
 
 @dataclass

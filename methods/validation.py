@@ -35,6 +35,23 @@ def check_values(config: MethodConfig) -> None:
     _check_skills(config, where)
 
 
+def check_base(config: MethodConfig, name: str) -> None:
+    """Raise ValueError for keys that a method without any teacher (`name`) would silently ignore."""
+    row = f"row {config.id!r}"
+    if not config.trains:
+        raise ValueError(f"method.trains=false: {row} uses {name}, which trains; use method.name=vanilla instead")
+    if config.coef or config.teacher.weights != "none":
+        raise ValueError(
+            f"{row} sets method.coef={config.coef}, method.teacher.weights={config.teacher.weights}, but {name} has no "
+            "teacher; set them to 0 and none, or use another method"
+        )
+    if config.skill.source == "own_trajectory":
+        raise ValueError(
+            f"{row} sets method.skill.source=own_trajectory, but {name} analyses nothing; use none, library, or "
+            "method.name=opid"
+        )
+
+
 def _check_numbers(config: MethodConfig, where: str) -> None:
     numbers = {
         "method.advantage.pg_coef": config.advantage.pg_coef,
@@ -92,9 +109,32 @@ def _check_skills(config: MethodConfig, where: str) -> None:
             f"but it is {source!r} {where}"
         )
     used = "on" in evaluations or config.rollout_skills_train or config.teacher.weights != "none"
+    if source == "library":
+        check_library_router(router, config.skill.top_k, config.skill.encoder, where)
+    elif config.skill.encoder is not None or config.skill.top_k:
+        key = "encoder" if config.skill.encoder is not None else "top_k"
+        raise ValueError(
+            f"method.skill.{key} is a setting of skill libraries, but method.skill.source={source!r}; drop one of them "
+            f"{where}"
+        )
     if source == "library" and not used:
         raise ValueError(
             "method.skill.source=library names a skill library, but the row uses it nowhere: set "
             "method.rollout_skills_eval=[on], method.rollout_skills_train=true, a method.teacher.weights or "
             f"method.skill.source=none {where}"
+        )
+
+
+def check_library_router(router: str, top_k: int, encoder: str | None, where: str = "") -> None:
+    """Raise ValueError for a router of a skill library that the settings beside it contradict."""
+    require_known("method.skill.router", router, LIBRARY_ROUTERS, where)
+    if router == "embedding" and top_k == 0:
+        raise ValueError(
+            "method.skill.router=embedding ranks every skill of the library and needs a number to stop at: set "
+            f"method.skill.top_k (SkillRL, arXiv:2602.08234: 6), or method.skill.router=all {where}".rstrip()
+        )
+    if encoder is not None and router != "embedding":
+        raise ValueError(
+            f"method.skill.encoder={encoder!r} is used by method.skill.router=embedding only, the router is {router!r}; "
+            f"drop one of them {where}".rstrip()
         )
