@@ -135,6 +135,6 @@ def check_library_router(router: str, top_k: int, encoder: str | None, where: st
         )
     if encoder is not None and router != "embedding":
         raise ValueError(
-            f"method.skill.encoder={encoder!r} is used by method.skill.router=embedding only, the router is {router!r}; "
-            f"drop one of them {where}".rstrip()
+            f"method.skill.encoder={encoder!r} is used by method.skill.router=embedding only, but the router is "
+            f"{router!r}; drop one of them {where}".rstrip()
         )

@@ -17,15 +17,13 @@ import re
 from collections.abc import Callable
 
 from core.names import require_known
+from core.skills import is_blank as is_blank
 from methods.interface import Prompt
 
 STYLES = ("compact", "sections")
 PLACEMENTS = ("task", "front")
 # Raised whenever the same skill would give another prompt; part of the fingerprint of runs that use skills.
 INJECTION_VERSION = 1
-
-# What a language model writes when it has nothing to say; a skill of this kind is an analyzer's fault, not a skill.
-_NOTHING = frozenset({"none", "null", "nil", "nan", "n/a", "na", "undefined", "string"})
 
 _TEMPLATES = {
     # One short line each: word-level tokenizers of small models know these two words.
@@ -37,11 +35,6 @@ _TEMPLATES = {
 }
 # Stands where words were cut out. Word-level tokenizers know no word for it, so there it is a line break alone.
 _GAPS = {"compact": "\n", "sections": "\n[... words left out ...]\n"}
-
-
-def is_blank(text: object) -> bool:
-    """Whether `text` says nothing: no string, only white space, or a word for "nothing" (none, null, n/a, ...)."""
-    return not isinstance(text, str) or text.strip().strip(".\"'[]()").strip().lower() in {"", *_NOTHING}
 
 
 def inject(
