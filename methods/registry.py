@@ -21,7 +21,20 @@ ENTRY_POINT_GROUP = "harness.methods"
 BUILTIN = {
     "vanilla": "methods.vanilla:SPEC",
     "grpo": "methods.grpo:SPEC",
+    "gigpo": "methods.gigpo:SPEC",
+    "skill_grpo": "methods.skill_grpo:SPEC",
+    "rlsd": "methods.rlsd:SPEC",
     "opid": "methods.opid:SPEC",
+    "opsd": "methods.opsd:SPEC",
+    "opsd_released": "methods.opsd:SPEC_RELEASED",
+    "grpo_opsd": "methods.grpo_opsd:SPEC",
+    "grpo_opsd_released": "methods.grpo_opsd:SPEC_RELEASED",
+    "skill_sd": "methods.skill_sd:SPEC",
+    "sdar": "methods.sdar:SPEC",
+    "sdar_entropy": "methods.sdar:SPEC_ENTROPY",
+    "opd": "methods.opd:SPEC",
+    "grpo_opd": "methods.opd:SPEC_GRPO",
+    "retire_opd": "methods.retire_opd:SPEC",
 }
 
 

@@ -8,9 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from methods.interface import Batch, Method, MethodConfig, MethodContext, TeacherRequest, Trajectory
+from methods.interface import (
+    Batch,
+    Deviation,
+    Method,
+    MethodConfig,
+    MethodContext,
+    TeacherRequest,
+    Trajectory,
+)
 from methods.schedule import coefficient_scale
 from methods.signal import EPISODE, masked_mean, skill_shift
+
+DEVIATIONS = (  # what every method with such a teacher shares
+    Deviation(
+        topic="place of the skill in the teacher's prompt",
+        paper="the teacher's prompt is the student's with skills added",
+        code="before the first token of the chat template; then cut on the left, so that a prompt that is too "
+        "long loses its skill",
+        ours="inside the user message (method.skill.placement); the skill is never cut, and every cut is counted",
+        source="ZJU-REAL/SDAR@8b85c23 build_teacher_batch",
+    ),
+    Deviation(
+        topic="skill library",
+        paper="skills distilled from other models' trajectories (arXiv:2602.08234)",
+        code="that library as Markdown: general skills and those of one task type",
+        ours="texts written for this project; small models with a closed vocabulary read one line, the workflow of the "
+        "task type",
+        source="arXiv:2605.15155; ZJU-REAL/SDAR@8b85c23",
+    ),
+    Deviation(
+        topic="sizes of policy loss, KL and entropy terms",
+        paper="KL to the initial policy with coefficient 0.01",
+        code="as the paper (Search: 0.001), plus dual clip 3.0 and an entropy bonus of 0.001",
+        ours="set once for all rows of a table (training.*); protocol=paper and protocol=code follow the sources",
+        source="arXiv:2605.15155 appendix C; launch scripts of ZJU-REAL/SDAR@8b85c23",
+    ),
+)
 
 
 class LibraryTeacher(Method):

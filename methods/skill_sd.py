@@ -1,0 +1,74 @@
+"""Skill-SD (arXiv:2604.10674): GRPO plus an importance-weighted k3 estimate of the KL to the skill-reading policy.
+
+    l_t   = log pi_theta(y_t | h_t) - log pi_T(y_t | h_t+)                   nats, [R, T]
+    k3_t  = exp(-l_t) - 1 + l_t                                              at least 0; exponent cut at 20
+    rho_t = pi_theta(y_t | h_t) / pi_old(y_t | h_t)                          cut at 10
+    L     = L_GRPO + lambda * Agg[rho_t * k3_t],   lambda = 0.001 in the paper
+
+The advantage is untouched, the ratio is not clipped as PPO's. Where neither cut bites, the gradient is
+lambda * Agg[rho_t * l_t * grad log pi_theta]: at theta = theta_old a policy gradient with advantage -lambda * l_t, the
+direction of OPID's skill advantage (methods/opid.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from methods import grpo, teacher
+from methods.auxiliary import AuxiliaryTeacher, Tokens, check_auxiliary, k3_is
+from methods.interface import Deviation, MethodConfig, MethodSpec
+from methods.opsd import WEIGHTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DEVIATIONS = (
+    Deviation(
+        topic="source of skills",
+        paper="summaries of the agent's own finished trajectories, picked from a buffer by an upper confidence bound",
+        code="the baseline of arXiv:2605.15155 reads a static library instead",
+        ours="as that baseline",
+        source="arXiv:2604.10674; ZJU-REAL/SDAR@8b85c23",
+    ),
+    Deviation(
+        topic="cuts of the loss",
+        paper="none in the formula",
+        code="exponent of k3 at 20, importance ratio at 10",
+        ours="as the code; exponents far below zero need no cut",
+        source="ZJU-REAL/SDAR@8b85c23",
+    ),
+    Deviation(
+        topic="weight of the teacher's term",
+        paper="lambda = 0.001, constant",
+        code="0.001 in every script, constant (0.1 if a script says nothing)",
+        ours="per row (method.coef, method.schedule); small models (scale=local) use weight and course of the OPID "
+        "row there, unsearched, because 0.001 belongs to billions of parameters over 150 steps",
+        source="arXiv:2604.10674; launch scripts of ZJU-REAL/SDAR@8b85c23",
+    ),
+    *teacher.DEVIATIONS,
+    *grpo.DEVIATIONS,
+)
+
+
+class SkillSd(AuxiliaryTeacher):
+    """GRPO plus rho * k3."""
+
+    def token_loss(self, tokens: Tokens) -> Tensor:
+        return k3_is(tokens)
+
+
+def check(config: MethodConfig) -> None:
+    """Raise ValueError for a configuration that Skill-SD cannot honour."""
+    check_auxiliary(config, WEIGHTS, policy_gradient=True)
+
+
+SPEC = MethodSpec(
+    name="skill_sd",
+    build=SkillSd,
+    version=1,
+    uses_teacher=True,
+    needs=frozenset({"engine:teacher", "engine:aux_loss"}),
+    paper="arXiv:2604.10674",
+    deviations=DEVIATIONS,
+    check=check,
+)
