@@ -114,11 +114,11 @@ def read_library(text: str, where: str, required: Iterable[str] = ()) -> SkillLi
 
 def _check_references(library: SkillLibrary, where: str, required: tuple[str, ...]) -> None:
     seen: set[str] = set()
-    entries = [*library.general, *(s for skills in library.specific.values() for s in skills), *library.mistakes]
-    for entry in entries:
-        if entry.id in seen:
-            raise ValueError(f"{where}: the id {entry.id!r} occurs twice; ids are unique in a library")
-        seen.add(entry.id)
+    skills = [*library.general, *(skill for group in library.specific.values() for skill in group)]
+    for ident in [*(skill.id for skill in skills), *(mistake.id for mistake in library.mistakes)]:
+        if ident in seen:
+            raise ValueError(f"{where}: the id {ident!r} occurs twice; ids are unique in a library")
+        seen.add(ident)
     for name, category in library.categories.items():
         if category not in library.specific:
             raise ValueError(f"{where}: {unknown_name(f'categories[{name!r}]', category, library.specific)}")

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Words that say nothing about what a text is about.
-_COMMON = frozenset(
-    "a an and are as at be by do for from has have how if in into is it its not of on or than that the their them then "
-    "there this to under was what when where which who will with you your".split()
-)
+_COMMON = """
+a an and are as at be by do for from has have how if in into is it its not of on or than that the their them then there
+this to under was what when where which who will with you your
+"""
+_LEFT_OUT = frozenset(_COMMON.split())
 _PIECES = (3, 4, 5)  # letters
 
 
@@ -63,7 +64,8 @@ class HashedNgrams:
                 sign = 1.0 if code & 1 else -1.0
                 out[row, (code >> 1) % self._dimensions] += sign * weight * self._idf(feature)
         norms = np.linalg.norm(out, axis=1, keepdims=True)
-        return np.divide(out, norms, out=out, where=norms > 0)
+        unit: NDArray[np.float64] = out / np.where(norms > 0, norms, 1.0)
+        return unit
 
     def _idf(self, feature: str) -> float:
         return math.log((1 + self._documents) / (1 + self._frequency[feature])) + 1
@@ -74,7 +76,7 @@ def _features(text: str) -> dict[str, float]:
     found: Counter[str] = Counter()
     weights: dict[str, float] = {}
     for word in re.findall(r"[^\W_]+", text.lower()):
-        if word in _COMMON:
+        if word in _LEFT_OUT:
             continue
         found[f"w:{word}"] += 1
         padded = f"^{word}$"
