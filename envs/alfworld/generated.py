@@ -10,15 +10,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envs.alfworld.manifest import LAYOUT, NAME, SPLITS, Entry, Manifest, entries_or_error
+from envs.alfworld.manifest import FOLDERS, LAYOUT, NAME, SPLITS, Entry, Manifest, entries_or_error
 from envs.alfworld.translation import Translations, home_for_packages
 from envs.cache import cache_root, file_lock, write_atomically
 from envs.interface import EnvConfig
 from envs.panels import assert_disjoint, build_panel, digest
+
+if TYPE_CHECKING:
+    from envs.alfworld.worlds import World
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +36,24 @@ def data_version(config: EnvConfig) -> str:
     for key, value in (("train_per_type", config.train_per_type), ("eval_per_type", config.eval_per_type)):
         if value < 1:
             raise ValueError(f"env.{key}={value} makes an empty panel; give at least 1")
-    try:
-        package = version("alfworld")  # games carry its PDDL domain and its text grammar
-    except PackageNotFoundError as error:
-        raise ValueError(
-            "env.name='alfworld' needs the packages alfworld and textworld; install agentic-rl-harness[alfworld]"
-        ) from error
     parts = {
         "generator": GENERATOR_VERSION,
-        "package": package,
+        "package": package_version(),
         "world_seed": config.world_seed,
         "train_per_type": config.train_per_type,
         "eval_per_type": config.eval_per_type,
     }
     return f"generated-{digest(json.dumps(parts, sort_keys=True))[:16]}"
+
+
+def package_version() -> str:
+    """Of alfworld: games carry its PDDL domain and its text grammar. Raises ValueError without it."""
+    try:
+        return version("alfworld")
+    except PackageNotFoundError as error:
+        raise ValueError(
+            "env.name='alfworld' needs the packages alfworld and textworld; install agentic-rl-harness[alfworld]"
+        ) from error
 
 
 def root_of(config: EnvConfig) -> Path:
@@ -59,8 +67,13 @@ def ensure(config: EnvConfig) -> tuple[Path, Manifest]:
     Two processes that ask at once make them once: one holds a lock, works in a folder of its own and renames it.
     """
     root = root_of(config)
+    return root, made_once(root, lambda folder: write_games(config, folder))
+
+
+def made_once(root: Path, write: Callable[[Path], Manifest]) -> Manifest:
+    """The manifest of the folder `root`, made now by `write` in a folder of its own if it is not there."""
     with contextlib.suppress(FileNotFoundError):
-        return root, Manifest.read(root / NAME)
+        return Manifest.read(root / NAME)
     with file_lock(root.parent / f"{root.name}.lock"):
         if not (root / NAME).exists():
             for left in sorted(root.parent.glob(f".{root.name}.*")):  # of a maker that was killed
@@ -68,14 +81,14 @@ def ensure(config: EnvConfig) -> tuple[Path, Manifest]:
             temporary = root.parent / f".{root.name}.{os.getpid()}"
             started = time.monotonic()
             try:
-                write_games(config, temporary)
+                write(temporary)
                 if root.exists():  # without a manifest: not made by us as a whole
                     shutil.rmtree(root)
                 temporary.rename(root)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             log.info("generated the games of %s in %.1f s", root, time.monotonic() - started)
-    return root, Manifest.read(root / NAME)
+    return Manifest.read(root / NAME)
 
 
 def write_games(config: EnvConfig, root: Path) -> Manifest:
@@ -83,26 +96,37 @@ def write_games(config: EnvConfig, root: Path) -> Manifest:
 
     Raises PanelError if an evaluation game were also a training game, ValueError if a game had no solution.
     """
-    from envs.alfworld import official, worlds
-    from envs.alfworld.expert import walkthrough
+    from envs.alfworld import worlds
 
     name = data_version(config)
-    home_for_packages(cache_root(config) / "alfworld-package")
-    panels: dict[str, tuple[Entry, ...]] = {}
-    for panel, split in SPLITS.items():
-        per_type = config.train_per_type if panel == "train" else config.eval_per_type
-        drawn = worlds.draw(panel, per_type, config.world_seed)
-        for world in drawn:
-            worlds.write(world, root / LAYOUT / split, walkthrough(world))
-        collected = official.collect(root, panel)
-        if len(collected.entries) != len(drawn):
-            raise ValueError(f"{len(drawn)} games were generated for panel {panel!r} but {collected.excuses()}")
-        panels[panel] = tuple(collected.entries)
+    panels = {
+        panel: write_panel(
+            config,
+            root,
+            panel,
+            worlds.draw(panel, config.train_per_type if panel == "train" else config.eval_per_type, config.world_seed),
+        )
+        for panel in SPLITS
+    }
     manifest = Manifest(name, panels)
     built = {p: build_panel("alfworld", name, p, [e.task() for e in panels[p]]) for p in panels}
     assert_disjoint(built["train"], built["seen"], built["unseen"])
     manifest.write(root / NAME)
     return manifest
+
+
+def write_panel(config: EnvConfig, root: Path, panel: str, drawn: Sequence[World]) -> tuple[Entry, ...]:
+    """Writes the worlds of one panel below `root`. Raises ValueError if a game had no solution."""
+    from envs.alfworld import official, worlds
+    from envs.alfworld.expert import walkthrough
+
+    home_for_packages(cache_root(config) / "alfworld-package")
+    for world in drawn:
+        worlds.write(world, root / LAYOUT / FOLDERS[panel], walkthrough(world))
+    collected = official.collect(root, panel)
+    if len(collected.entries) != len(drawn):
+        raise ValueError(f"{len(drawn)} games were generated for panel {panel!r} but {collected.excuses()}")
+    return tuple(collected.entries)
 
 
 def panel_entries(config: EnvConfig, panel: str) -> tuple[Path, str, tuple[Entry, ...]]:

@@ -16,6 +16,8 @@ FORMAT = 1
 NAME = "manifest.json"
 LAYOUT = "json_2.1.1"  # folder of the games below a data root, as in the official release
 SPLITS: Mapping[str, str] = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}  # panel -> folder
+VALIDATION = "validation"  # the panel that is played while training; no released split, see held_out.py
+FOLDERS: Mapping[str, str] = {**SPLITS, VALIDATION: "validation"}  # panel -> folder, generated games
 _SHOWN = 20
 
 

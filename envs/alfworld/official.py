@@ -17,7 +17,7 @@ from typing import Any
 
 from envs.alfworld.episode import content_hash, read_game
 from envs.alfworld.facts import TASK_TYPES
-from envs.alfworld.manifest import LAYOUT, NAME, SPLITS, Entry, Manifest, entries_or_error, some
+from envs.alfworld.manifest import FOLDERS, LAYOUT, NAME, SPLITS, Entry, Manifest, entries_or_error, some
 from envs.cache import write_atomically
 from envs.interface import EnvironmentFailure
 from envs.panels import digest
@@ -73,7 +73,7 @@ def slots_of(trajectory: Mapping[str, Any]) -> dict[str, str]:
 def collect(root: Path, panel: str) -> Collected:
     """Reads every trial of a panel's split below `root`."""
     out = Collected()
-    split = SPLITS[panel]
+    split = FOLDERS[panel]
     split_folder = root / LAYOUT / split
     for folder in trial_folders(split_folder):
         trial = f"{split}/{folder.relative_to(split_folder).as_posix()}"

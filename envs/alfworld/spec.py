@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envs.alfworld.manifest import Entry
 
 NAME = "alfworld"
-PANELS = ("train", "seen", "unseen")
+PANELS = ("train", "seen", "unseen", "validation")
 ENGINES = ("textworld", "native")
 # Raised whenever the same input would give other output; part of the fingerprint of runs that use them.
 PLAY_VERSION = 1  # what a game answers to commands, and how an episode is scored
@@ -36,7 +36,7 @@ def data_root(config: EnvConfig) -> Path:
 
 
 def load_panel(config: EnvConfig, name: str) -> Panel:
-    """The panel `train`, `seen` or `unseen`: of the user's data if `env.data` is set, else of generated games.
+    """One of PANELS: of the user's data if `env.data` is set, else of generated games; `validation`: see held_out.py.
 
     Generated games are made on the first call. Raises ValueError for an unknown panel or engine, FileNotFoundError
     naming each missing game.
@@ -49,10 +49,20 @@ def load_panel(config: EnvConfig, name: str) -> Panel:
 
 
 def _entries(config: EnvConfig, name: str) -> tuple[str, list[Entry]]:
+    from envs.alfworld import held_out
+
     if config.data:
         from envs.alfworld import official
 
-        return official.panel_entries(data_root(config), name, cache_root(config))
+        split = "train" if name == "validation" else name
+        version, found = official.panel_entries(data_root(config), split, cache_root(config))
+        if name == "validation":
+            found = held_out.carved_entries(config, found)
+        elif name == "train":
+            found = held_out.carve(found, config.validation_per_type)[0]
+        return version, found
+    if name == "validation":
+        return held_out.generated_entries(config)
     from envs.alfworld import generated
 
     _, version, entries = generated.panel_entries(config, name)
@@ -62,16 +72,18 @@ def _entries(config: EnvConfig, name: str) -> tuple[str, list[Entry]]:
 def panel_identity(config: EnvConfig, name: str) -> str:
     """What determines the panel: the hash of the user's games, or what generated games are generated from."""
     if config.data:
-        return _user_panel_hash(str(data_root(config)), str(cache_root(config)), name)
-    from envs.alfworld import generated
+        return _user_panel_hash(str(data_root(config)), str(cache_root(config)), config.validation_per_type, name)
+    from envs.alfworld import generated, held_out
 
+    if name == "validation":
+        return f"{NAME}/{held_out.version(config)}"
     return f"{NAME}/{generated.data_version(config)}/{name}"
 
 
 @lru_cache(maxsize=64)
-def _user_panel_hash(data: str, cache: str, name: str) -> str:
+def _user_panel_hash(data: str, cache: str, validation_per_type: int, name: str) -> str:
     """Planning asks once per cell: thousands of files are looked at once per process."""
-    return load_panel(EnvConfig(data=data, cache=cache), name).hash
+    return load_panel(EnvConfig(data=data, cache=cache, validation_per_type=validation_per_type), name).hash
 
 
 def make(config: EnvConfig) -> Environment:

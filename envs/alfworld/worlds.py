@@ -208,6 +208,26 @@ def draw(split: str, per_type: int, seed: int) -> list[World]:
     return worlds
 
 
+def draw_validation(per_type: int, eval_per_type: int, seed: int) -> list[World]:
+    """`per_type` worlds of each type whose (room, spec) is in none of the other panels.
+
+    They come from what is kept for `seen` and is not among its `eval_per_type` worlds of that type, so train has none
+    of them whatever its size. Raises ValueError if `seen` leaves nothing.
+    """
+    taken = {(world.room, world.spec) for world in draw("seen", eval_per_type, seed)}
+    worlds = []
+    for task_type, candidates in pool("seen").items():
+        order = [pair for pair in candidates if pair not in taken]
+        if len(order) < per_type:
+            raise ValueError(
+                f"env.eval_per_type={eval_per_type} leaves {len(order)} of {len(candidates)} tasks of type {task_type} "
+                f"for the panel `validation`, env.validation_per_type={per_type} wants more; lower one of them"
+            )
+        random.Random(f"panel|{GENERATOR_VERSION}|{seed}|validation|{task_type}").shuffle(order)
+        worlds += [build(*pair, f"{seed}|validation|{k}") for k, pair in enumerate(order[:per_type])]
+    return worlds
+
+
 # ------------------------------------------------------------------------------------------------ the official layout
 def mangle(ident: str) -> str:
     """AI2-THOR id -> PDDL name, in the spelling of the official files."""

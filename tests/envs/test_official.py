@@ -174,7 +174,7 @@ def test_leaked_content_is_found_by_verify(data: EnvConfig, capsys: pytest.Captu
 
 # ------------------------------------------------------------------------------------------------------- generated data
 def test_generated_panels(config: EnvConfig, world: World) -> None:
-    panels = {name: spec.load_panel(config, name) for name in spec.PANELS}
+    panels = {name: spec.load_panel(config, name) for name in SPLITS}
     assert_disjoint(panels["train"], panels["seen"], panels["unseen"])
     for panel in panels.values():
         assert {t.type for t in panel.tasks} == set(TASK_TYPES) and panel.data_version == world[1].version
