@@ -18,7 +18,7 @@ from typing import Any, Literal
 from harness.config import RunConfig
 from harness.schema import keys, leaves, value
 
-FINGERPRINT_VERSION = 2
+FINGERPRINT_VERSION = 3
 
 Class = Literal["identity", "runtime"]
 
@@ -44,7 +44,7 @@ _IDENTITY = """
     runtime.device
 """
 
-# Names and labels; where data and records lie (what the data are is in the panels' identity); how the work is spread.
+# Names and labels (the teacher's run is known by its fingerprint, method.teacher.source); where data and records lie (what the data are is in the panels' identity); how the work is spread.
 # Batches and threads change the order of sums: results are equal up to rounding, which a sampled token can turn on.
 _RUNTIME = """
     method.id method.label method.teacher.run backbone.name scale
@@ -69,10 +69,14 @@ def _canonical(name: str, given: Any) -> Any:
     """The one JSON spelling of a value: numbers of float fields are floats, NaN and infinity are refused."""
     if name == "runtime.device":  # which of several equal devices does not matter
         return str(given).partition(":")[0]
-    numeric = name in _float_fields()
+    numeric = name in _float_fields() or name.startswith(_FREE_NUMBERS)
     if isinstance(given, (list, tuple)):
         return [_number(name, item) if numeric else item for item in given]
     return _number(name, given) if numeric else given
+
+
+# Knobs have types that the schema does not know: 1 and 1.0 are one value, as they are in every method that reads them.
+_FREE_NUMBERS = ("method.knobs.", "env.knobs.")
 
 
 @lru_cache(maxsize=1)
@@ -89,11 +93,16 @@ def _number(name: str, given: Any) -> Any:
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """Dotted key -> value of every identity field, in a fixed order and spelling."""
+    """Dotted key -> value of every identity field, in a fixed order and spelling; each knob is a key of its own."""
     found: dict[str, Any] = {}
     for name in leaves(RunConfig):
-        if CLASSES.get(name) != "runtime":  # a field that nobody classed counts as identity
-            found[name] = _canonical(name, value(config, name))
+        if CLASSES.get(name) == "runtime":  # a field that nobody classed counts as identity
+            continue
+        given = value(config, name)
+        if isinstance(given, Mapping):
+            found.update({f"{name}.{key}": _canonical(f"{name}.{key}", given[key]) for key in sorted(given)})
+        else:
+            found[name] = _canonical(name, given)
     return {k: v for k, v in found.items() if k not in ADDED_LATER or v != ADDED_LATER[k]}
 
 

@@ -69,6 +69,7 @@ RANGES: Mapping[str, Range] = {
     "env.eval_per_type": COUNT,
     "env.max_steps": COUNT,
     "env.history": NATURAL,
+    "env.validation_per_type": COUNT,
     "backbone.hidden": COUNT,
     "backbone.layers": COUNT,
     "backbone.heads": COUNT,

@@ -30,6 +30,8 @@ def another(given: Any) -> Any:
         return given + 1
     if isinstance(given, list):
         return [*given, given[0]]
+    if isinstance(given, dict):
+        return {**given, "more": 1.0}
     return f"{given}x"
 
 
@@ -57,7 +59,7 @@ def test_identity_fields_change_the_fingerprint_and_runtime_fields_do_not(name: 
 def test_golden_value() -> None:
     """If this fails, every earlier run is disowned: raise FINGERPRINT_VERSION and say so in the changelog, or class a
     new field in ADDED_LATER."""
-    assert fingerprint(RunConfig(), CODE, "weights", PANELS) == "b83db69f364b5476"
+    assert fingerprint(RunConfig(), CODE, "weights", PANELS) == "ce8a5d155c4245ee"
 
 
 def test_code_backbone_panels_and_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +94,25 @@ def test_numbers_are_spelt_in_one_way() -> None:
     assert name(training=minus_zero) == name()
     betas = dataclasses.replace(training, betas=[0, 0.99])
     assert name(training=betas) == name(training=dataclasses.replace(training, betas=[0.0, 0.99]))
+
+    def knobs(**given: Any) -> str:
+        return name(method=dataclasses.replace(RunConfig().method, knobs=given))
+
+    assert knobs(a=1, b=[2, -0.0]) == knobs(b=[2.0, 0.0], a=1.0)
+    assert len({knobs(), knobs(a=1), knobs(a=True), knobs(a="1"), knobs(a=None), knobs(b=1)}) == 6
+
+
+def test_each_knob_is_a_key_of_its_own() -> None:
+    method = dataclasses.replace(RunConfig().method, knobs={"beta": 3, "gate": "gap"})
+    found = identity(dataclasses.replace(RunConfig(), method=method))
+    assert (found["method.knobs.beta"], found["method.knobs.gate"]) == (3.0, "gap")
+    assert differences(identity(RunConfig()), found) == {
+        "method.knobs.beta": (None, 3.0),
+        "method.knobs.gate": (None, "gap"),
+    }
+    with pytest.raises(ValueError, match=r"method\.knobs\.beta=nan"):
+        method.knobs["beta"] = math.nan
+        identity(dataclasses.replace(RunConfig(), method=method))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -120,8 +120,11 @@ def test_every_undeclared_difference_is_printed(plan_of: PlanOf, write: Write) -
         for line in problem.splitlines()
     } == {
         "method.coef",
+        "method.knobs.weight_episode",
+        "method.knobs.weight_step",
         "method.schedule.kind",
         "method.signal.clip",
+        "method.teacher.weights",
     }
 
 

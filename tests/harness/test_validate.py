@@ -130,6 +130,7 @@ def _opid() -> dict[str, Any]:
         id="opid",
         name="opid",
         coef=0.1,
+        teacher=dataclasses.replace(RunConfig().method.teacher, weights="old"),
         skill=dataclasses.replace(
             RunConfig().method.skill, source="own_trajectory", router="critical_first", max_step_skills=2
         ),
