@@ -21,6 +21,7 @@ from methods.interface import (
     TeacherRequest,
     Trajectory,
     Turn,
+    Validation,
 )
 from methods.skills.analyzer import finished
 
@@ -46,23 +47,28 @@ class _Message:
 def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20) -> None:
     """Raise UnfaithfulError, with the reason, unless the method keeps its promises on a synthetic batch.
 
-    Checked: advantages are [R, T], finite, detached and 0 outside the mask; a method that uses no teacher asks for no
-    scores; one that does asks for scores within `total_steps` steps, and changing those scores changes the gradient of
-    -A * logprob + aux_loss. A configuration that switches the teacher off (coefficients 0) is refused as well: it is
-    the base method, and its row should say so. A method that does not train is only checked for uses_teacher.
+    Checked: advantages are [R, T], finite, detached and 0 outside the mask; an auxiliary loss is [R, T] and finite
+    inside it; a method that uses no teacher asks for no scores; one that does asks for scores within `total_steps`
+    steps, and changing those scores changes the gradient of -A * logprob + aux_loss; one that declares teacher_cancels
+    asks for scores as well, and changing them changes no bit of that gradient. A configuration that switches the
+    teacher off (coefficient 0) is refused as well: it is the base method, and its row should say so. A method that
+    does not train is only checked for uses_teacher.
     """
+    scores = spec.uses_teacher or spec.teacher_cancels
     if not config.trains:
-        if spec.uses_teacher:
+        if scores:
             raise UnfaithfulError(
                 f"method {spec.name!r} does not train (method.trains=false) but declares uses_teacher"
             )
         return
     trajectories = _trajectories()
     method = spec.build(config, MethodContext(total_steps, seed=0, analyze=_analyze, library=_library))
+    if method.measures_teacher:
+        method.teacher_measured(Validation(success=0.5, episodes=4))
     batch = _batch()
     step, requests = _first_requests(method, trajectories, total_steps)
     _check_advantages(spec, method, step, batch)
-    if not spec.uses_teacher:
+    if not scores:
         if requests:
             raise UnfaithfulError(
                 f"method {spec.name!r} asks for teacher scores at step {step} but declares uses_teacher=False"
@@ -70,12 +76,19 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
         return
     if not requests:
         raise UnfaithfulError(
-            f"row {config.id!r} uses method {spec.name!r}, which declares uses_teacher, but asks for no teacher "
-            f"score in {total_steps} steps (method.coef={config.coef}): it would train as its base method"
+            f"row {config.id!r} uses method {spec.name!r}, which declares "
+            f"{'teacher_cancels' if spec.teacher_cancels else 'uses_teacher'}, but asks for no teacher score in "
+            f"{total_steps} steps (method.coef={config.coef}): it would train as its base method"
         )
     before = _gradient(method, step, _scored(batch, requests, seed=1))
     after = _gradient(method, step, _scored(batch, requests, seed=2))
-    if all(bool((a == b).all()) for a, b in zip(before, after, strict=True)):
+    deaf = all(bool((a == b).all()) for a, b in zip(before, after, strict=True))
+    if spec.teacher_cancels and not deaf:
+        raise UnfaithfulError(
+            f"row {config.id!r}: changing the teacher's scores changes the gradient of method {spec.name!r}, although "
+            "it declares that they cancel (teacher_cancels)"
+        )
+    if deaf and not spec.teacher_cancels:
         raise UnfaithfulError(
             f"row {config.id!r}: changing the teacher's scores changes no gradient of method {spec.name!r}, "
             "although it declares uses_teacher"
@@ -178,6 +191,11 @@ def _gradient(method: Method, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
     loss = -method.advantages(step, batch) * logprobs
     auxiliary = method.aux_loss(step, batch, logprobs, entropy)
     if auxiliary is not None:
+        if auxiliary.shape != batch.response_mask.shape or not bool(auxiliary[batch.response_mask].isfinite().all()):
+            raise UnfaithfulError(
+                f"the auxiliary loss of {type(method).__name__} must be [R, T] and finite inside response_mask; it has "
+                f"shape {tuple(auxiliary.shape)}"
+            )
         loss = loss + auxiliary
     total = torch.where(batch.response_mask, loss, 0.0).sum()
     first, second = torch.autograd.grad(total, (logprobs, entropy), allow_unused=True)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from methods.interface import AdvantageConfig, Batch, Deviation, Method, MethodConfig, MethodSpec
 from methods.signal import masked_mean
-from methods.validation import STATS_OVER
+from methods.validation import STATS_OVER, check_base
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,12 +136,17 @@ def to_tokens(per_step: Tensor, batch: Batch) -> Tensor:
 
 
 def base_advantage(config: AdvantageConfig, batch: Batch) -> Tensor:
-    """[R, T] base advantage that every method of this family shares: pg_coef * A, or 0 for estimator=none."""
+    """[R, T] base advantage that every method stands on: pg_coef * A of GRPO or GiGPO, or 0 for estimator=none."""
     import torch
 
     if config.estimator == "none":
         return torch.zeros_like(batch.old_logprobs)
-    per_step = group_advantage(batch, config.std, config.stats_over)
+    if config.estimator == "gigpo":
+        from methods import gigpo  # which stands on this module
+
+        per_step = gigpo.total_advantage(config, batch)
+    else:
+        per_step = group_advantage(batch, config.std, config.stats_over)
     # 1.0 * x == x in floating point, so the factor costs no bit of equality between methods
     return to_tokens(config.pg_coef * per_step, batch)
 
@@ -159,19 +164,10 @@ class Grpo(Method):
 
 def check(config: MethodConfig) -> None:
     """Raise ValueError for keys that GRPO would silently ignore."""
-    if not config.trains:
+    check_base(config, "grpo")
+    if config.advantage.estimator == "gigpo":
         raise ValueError(
-            f"method.trains=false: row {config.id!r} uses grpo, which trains; use method.name=vanilla instead"
-        )
-    if config.coef or config.teacher.weights != "none":
-        raise ValueError(
-            f"row {config.id!r} sets method.coef={config.coef}, method.teacher.weights={config.teacher.weights}, but "
-            "grpo has no teacher; set them to 0 and none, or use another method"
-        )
-    if config.skill.source == "own_trajectory":
-        raise ValueError(
-            f"row {config.id!r} sets method.skill.source=own_trajectory, but grpo analyses nothing; "
-            "use none, library, or method.name=opid"
+            f"row {config.id!r} uses grpo but sets method.advantage.estimator=gigpo; use method.name=gigpo"
         )
 
 

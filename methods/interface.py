@@ -48,7 +48,7 @@ class SkillConfig:
 class TeacherConfig:
     """Whose log-probs the teacher's scores are.
 
-    weights  none | old (the rollout policy) | frozen (final weights of another run) | ema (moving average of the policy)
+    weights  none | old (the rollout policy) | frozen (final weights of another run) | ema (moving average of policies)
     run      frozen: file in sweeps/method/ whose run, equal in everything else, gives the weights
     decay    ema: share of the old average that stays after each training step
     source   frozen: fingerprint of that run; the planner fills it in
@@ -303,7 +303,7 @@ class Method:
 
     @property
     def measures_teacher(self) -> bool:
-        """Whether the engine must measure the teacher (with skills in its prompt) on the validation panel beforehand."""
+        """Whether the engine must measure the teacher (with skills in its prompt) on the validation panel first."""
         return False
 
     def teacher_measured(self, result: Validation) -> None:

@@ -113,7 +113,7 @@ class Opid(Method):
         return {EPISODE: scale * self.knobs.weight_episode, STEP: scale * self.knobs.weight_step}
 
     def after_rollout(self, step: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Have the analyzer begin, unless no skill has a weight at this step; `teacher_requests` collects the answers."""
+        """Have the analyzer begin, unless no skill has a weight now; `teacher_requests` collects the answers."""
         self._step, self._pending, self._found = step, None, {}
         self._usable = [t for t in trajectories if t.failure is None and t.turns]
         if self._usable and self.context.analyze is not None and any(self._weights(step).values()):
@@ -207,7 +207,8 @@ def check(config: MethodConfig) -> None:
         )
     if config.teacher.weights != "old":
         raise ValueError(
-            f"{row} sets method.teacher.weights={config.teacher.weights!r}, but opid's teacher is the old policy; set old"
+            f"{row} sets method.teacher.weights={config.teacher.weights!r}, but opid's teacher is the old policy; "
+            "set old"
         )
     for name, weight in (("weight_episode", knobs.weight_episode), ("weight_step", knobs.weight_step)):
         if weight < 0:

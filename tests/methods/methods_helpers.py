@@ -199,7 +199,7 @@ def one_token_batch(scores: Iterable[tuple[int, int, float, bool]], penalty: flo
         old_logprobs=torch.full((n, 1), -0.5),
         token_step=torch.arange(n)[:, None],
         step_trajectory=torch.tensor([t for _, t, _, _ in steps]),
-        step_number=torch.zeros(n, dtype=torch.long),
+        step_number=torch.tensor([sum(steps[k][1] == steps[i][1] for k in range(i)) for i in range(n)]),
         step_invalid=torch.tensor([bad for *_, bad in steps]),
         group=group,
         returns=returns,

@@ -28,6 +28,7 @@ from methods.interface import (
     SignalConfig,
     SkillConfig,
     TeacherRequest,
+    Validation,
 )
 from methods.opid import Opid
 from methods.schedule import coefficient_scale
@@ -38,7 +39,7 @@ ROW_NAMES = sorted(p.stem for p in ROWS.glob("*.yaml"))
 
 # ------------------------------------------------------------------------------------------------------------ registry
 def test_builtin_methods() -> None:
-    assert registry.names() == ("grpo", "opid", "vanilla")
+    assert {"gigpo", "grpo", "opid", "rlsd", "skill_grpo", "vanilla"} <= set(registry.names())
     for name in registry.names():
         spec = registry.get(name)
         assert spec.name == name and spec.version >= 1 and spec.paper
@@ -49,8 +50,10 @@ def test_builtin_methods() -> None:
 
 
 def test_unknown_names_suggest_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"method.name='opdi' is unknown; did you mean 'opid'.*grpo, opid, vanilla"):
-        registry.get("opdi")
+    with pytest.raises(
+        ValueError, match=r"method.name='opidd' is unknown; did you mean 'opid'.*grpo, .*opid, .*vanilla"
+    ):
+        registry.get("opidd")
     with pytest.raises(ValueError, match=r"method.name='zzzz' is unknown. Known"):
         registry.build(replace(grpo_config(), name="zzzz"), context())
 
@@ -173,6 +176,17 @@ def test_each_bad_value_is_named(changes: dict[str, Any], message: str) -> None:
         (replace(grpo_config(), coef=0.1), "grpo has no teacher"),
         (replace(grpo_config(), skill=opid_config().skill), "grpo analyses nothing"),
         (replace(grpo_config(), skill=SkillConfig("library", "task_type")), "uses it nowhere"),
+        (grpo_config(estimator="gigpo"), "use method.name=gigpo"),
+        (replace(grpo_config(), name="gigpo"), "uses gigpo but sets method.advantage.estimator='grpo'"),
+        (replace(row("gigpo"), coef=0.1), "gigpo has no teacher"),
+        (replace(row("gigpo"), trains=False), "uses gigpo, which trains"),
+        (replace(row("skill_grpo"), rollout_skills_train=False), "rollout_skills_train=false, which is GRPO"),
+        (replace(row("skill_grpo"), advantage=AdvantageConfig("gigpo")), "uses skill_grpo but sets"),
+        (replace(row("skill_grpo"), coef=0.1), "skill_grpo has no teacher"),
+        (replace(row("rlsd"), coef=1.5), "method.coef=1.5 must be at most 1"),
+        (replace(row("rlsd"), knobs={"eps": 1.0}), "method.knobs.eps=1.0 must be above 0 and below 1"),
+        (replace(row("rlsd"), advantage=AdvantageConfig("none")), "rlsd has nothing to scale"),
+        (replace(row("rlsd"), advantage=AdvantageConfig(pg_coef=0.0)), "rlsd has nothing to scale"),
         (replace(grpo_config(), name="vanilla"), "uses vanilla, which never trains"),
         (replace(grpo_config(), name="vanilla", trains=False, coef=0.1), "neither a skill term"),
         (replace(opid_config(coef=0), name="vanilla", trains=False, knobs={}), "neither a skill term"),
@@ -201,7 +215,7 @@ def test_schedules() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- rows
 def test_rows_exist() -> None:
-    assert ROW_NAMES == ["grpo", "opid", "opid_random", "vanilla", "vanilla_skill"]
+    assert {row(name).name for name in ROW_NAMES} == set(registry.names())  # each method has a row, each row a method
 
 
 @pytest.mark.parametrize("name", ROW_NAMES)
@@ -230,17 +244,44 @@ def flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 def difference(first: str, second: str) -> set[str]:
     a, b = flat(asdict(row(first))), flat(asdict(row(second)))
-    return {key for key in a if a[key] != b[key]}
+    return {key for key in a | b if a.get(key, ...) != b.get(key, ...)}
 
 
-def test_rows_differ_only_where_declared() -> None:
-    assert difference("opid", "opid_random") == {"id", "label", "skill.router"}
-    assert row("grpo").advantage == row("opid").advantage
-    assert difference("vanilla", "vanilla_skill") == {
-        "id", "label", "skill.source", "skill.router", "rollout_skills_eval",
-    }  # fmt: skip
-    for name in ("grpo", "opid", "opid_random", "vanilla"):
-        assert row(name).rollout_skills_eval == ["off"] and not row(name).rollout_skills_train
+@pytest.mark.parametrize(
+    ("base", "name", "keys"),
+    [
+        ("opid", "opid_no_episode", {"knobs.weight_episode"}),
+        ("opid", "opid_no_step", {"knobs.weight_step"}),
+        ("opid", "opid_additive", {"skill.router"}),
+        ("opid", "opid_random", {"skill.router"}),
+        ("opid", "opid_library", {"skill.source", "skill.router"}),
+        ("vanilla", "vanilla_skill", {"skill.source", "skill.router", "rollout_skills_eval"}),
+        ("gigpo", "gigpo_no_std", {"advantage.std"}),
+        ("grpo", "gigpo", {"name", "advantage.estimator"}),
+        (
+            "grpo",
+            "skill_grpo",
+            {"name", "skill.source", "skill.router", "rollout_skills_train", "rollout_skills_eval"},
+        ),
+        (
+            "grpo",
+            "rlsd",
+            {"name", "skill.source", "skill.router", "teacher.weights", "schedule.kind", "coef", "knobs", "knobs.eps"},
+        ),
+    ],
+)
+def test_rows_differ_only_where_declared(base: str, name: str, keys: set[str]) -> None:
+    assert difference(base, name) == {"id", "label"} | keys
+
+
+def test_students_without_skills_and_one_advantage_for_all() -> None:
+    for name in ROW_NAMES:
+        config = row(name)
+        assert config.rollout_skills_train == (config.name == "skill_grpo")
+        if config.trains and config.name != "skill_grpo":
+            assert config.rollout_skills_eval == ["off"]
+        if config.trains and config.advantage.estimator == "grpo" and not config.name.startswith("opsd"):
+            assert config.advantage == row("grpo").advantage
 
 
 def test_vanilla_refuses_to_train() -> None:
@@ -269,6 +310,18 @@ class Auxiliary(Deaf):
 
     def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
         return (logprobs - batch.teacher["episode"]).detach() * logprobs
+
+
+class Crooked(Deaf):
+    """An auxiliary loss of the wrong shape."""
+
+    def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return logprobs.sum()
+
+
+class Boundless(Deaf):
+    def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return logprobs / 0.0
 
 
 class Leaky(Opid):
@@ -303,8 +356,25 @@ class Sneaky(Method):
         return torch.zeros_like(batch.old_logprobs)
 
 
-def spec_of(kind: type[Method], uses_teacher: bool = True) -> MethodSpec:
-    return MethodSpec(name="test", build=kind, version=1, uses_teacher=uses_teacher)
+class Measured(Opid):
+    """Needs the teacher's result before anything else."""
+
+    result: Validation | None = None
+
+    @property
+    def measures_teacher(self) -> bool:
+        return True
+
+    def teacher_measured(self, result: Validation) -> None:
+        self.result = result
+
+    def teacher_requests(self, step: int, trajectories: Any) -> list[TeacherRequest]:
+        assert self.result is not None and self.result.success > 0
+        return super().teacher_requests(step, trajectories)
+
+
+def spec_of(kind: type[Method], uses_teacher: bool = True, cancels: bool = False) -> MethodSpec:
+    return MethodSpec(name="test", build=kind, version=1, uses_teacher=uses_teacher, teacher_cancels=cancels)
 
 
 @pytest.mark.parametrize(
@@ -312,6 +382,8 @@ def spec_of(kind: type[Method], uses_teacher: bool = True) -> MethodSpec:
     [
         (Deaf, "changes no gradient"),
         (Sigmoid, "changes no gradient"),
+        (Crooked, r"auxiliary loss of Crooked must be \[R, T\].*shape \(\)"),
+        (Boundless, "finite inside response_mask"),
         (Leaky, "not 0 outside response_mask"),
         (Endless, "not finite"),
         (Narrow, r"have shape \(16,\)"),
@@ -332,6 +404,17 @@ def test_false_declarations_are_refused() -> None:
         check_faithful(spec_of(Opid), opid_config(coef=0.0))
 
 
+@pytest.mark.parametrize("uses_teacher", [True, False])
+def test_a_teacher_that_cancels_must_really_cancel(uses_teacher: bool) -> None:
+    check_faithful(spec_of(Sigmoid, uses_teacher, cancels=True), opid_config())
+    with pytest.raises(UnfaithfulError, match=r"declares that they cancel \(teacher_cancels\)"):
+        check_faithful(spec_of(Auxiliary, uses_teacher, cancels=True), opid_config())
+    with pytest.raises(UnfaithfulError, match="declares teacher_cancels, but asks for no teacher score"):
+        check_faithful(spec_of(Sigmoid, uses_teacher, cancels=True), opid_config(coef=0.0))
+    with pytest.raises(UnfaithfulError, match="does not train"):
+        check_faithful(spec_of(Sigmoid, uses_teacher, cancels=True), replace(opid_config(), trains=False))
+
+
 @pytest.mark.parametrize("router", ["critical_first", "episode_only", "step_only", "additive", "random"])
 def test_faithful_methods_pass(router: str) -> None:
     check_faithful(registry.get("opid"), opid_config(router))
@@ -341,5 +424,6 @@ def test_faithful_methods_pass(router: str) -> None:
 def test_other_faithful_methods_pass() -> None:
     check_faithful(registry.get("grpo"), grpo_config())
     check_faithful(spec_of(Auxiliary), opid_config())
+    check_faithful(spec_of(Measured), opid_config())
     late = opid_config(schedule=ScheduleConfig("window", start=12))
     check_faithful(registry.get("opid"), late)
