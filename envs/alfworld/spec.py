@@ -15,6 +15,7 @@ from envs.interface import Demonstration, EnvConfig, Environment, EnvSpec, Hinds
 from envs.panels import build_panel
 
 if TYPE_CHECKING:
+    from core.skills import SkillLibrary
     from envs.alfworld.manifest import Entry
 
 NAME = "alfworld"
@@ -133,6 +134,12 @@ def _workflow(config: EnvConfig) -> Callable[[Task], str]:
     return skill_for
 
 
+def _library(config: EnvConfig) -> SkillLibrary:
+    from envs.alfworld.skills import library
+
+    return library(config)
+
+
 def _lexicon(config: EnvConfig) -> Lexicon:
     from envs.alfworld.lexicon import lexicon
 
@@ -155,6 +162,7 @@ SPEC = EnvSpec(
     prompter=_prompter,
     hindsight=_hindsight,
     workflow=_workflow,
+    library=_library,
     lexicon=_lexicon,
     demonstrations=_demonstrations,
     metadata={

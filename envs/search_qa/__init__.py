@@ -1,0 +1,1 @@
+"""Search-QA: questions answered with a search engine over Wikipedia passages."""
