@@ -14,13 +14,15 @@ from harness.config import RunConfig
 def versions(config: RunConfig) -> dict[str, int | str | None]:
     """What can change this run's result -> its version. Code that the run does not use is left out.
 
-    None for an environment whose spec names no version.
+    None for an environment whose spec names no version. A skill library stands for itself: by a digest of its texts.
     """
     from harness.training import ENGINE_VERSION
     from methods.skills import analyzer
     from methods.skills.injection import INJECTION_VERSION
+    from methods.skills.library import SELECTION_VERSION
 
-    env = registry.env_spec(config.env.name).metadata
+    spec = registry.env_spec(config.env.name)
+    env = spec.metadata
     found: dict[str, int | str | None] = {
         "engine": ENGINE_VERSION,
         "method": registry.method_spec(config.method.name).version,
@@ -30,6 +32,9 @@ def versions(config: RunConfig) -> dict[str, int | str | None]:
     if config.method.skill.source != "none":
         found["env.rules"] = env.get("rules_version")
         found["injection"] = INJECTION_VERSION
+    if config.method.skill.source == "library":
+        found["selection"] = SELECTION_VERSION
+        found["env.library"] = spec.library(config.env).digest if spec.library is not None else None
     if config.method.skill.source == "own_trajectory":
         found["analyzer"] = analyzer.get(config.analyzer.name).version
     return found

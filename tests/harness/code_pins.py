@@ -66,7 +66,8 @@ PINNED = (
     ),
     Pinned("envs.alfworld.spec:PROMPTS_VERSION", _in("envs/alfworld", "prompts")),
     Pinned("envs.alfworld.spec:RULES_VERSION", (*_RULES, "envs/alfworld/facts.py", "envs/alfworld/data/facts.json")),
-    Pinned("methods.skills.injection:INJECTION_VERSION", _in("methods/skills", "injection")),
+    Pinned("methods.skills.injection:INJECTION_VERSION", (*_in("methods/skills", "injection"), "core/skills.py")),
+    Pinned("methods.skills.library:SELECTION_VERSION", _in("methods/skills", "library embedding")),
     Pinned("methods.skills.analyzer:RULES_ANALYZER_VERSION", _in("methods/skills", "analyzer")),
     Pinned("methods.vanilla:SPEC.version", _in("methods", "vanilla")),
     Pinned("methods.grpo:SPEC.version", _in("methods", "grpo")),
@@ -78,6 +79,7 @@ FREE = (
     *_in("harness/training", "__init__ checkpoint trajectories"),  # versions; records, checked by tests of resuming
     *_in("harness/backbones", "__init__ __main__ content fitness"),  # where weights lie; the weights have digests
     *_in("envs/alfworld", "__init__ __main__ spec"),  # commands, registration
+    *_in("envs/alfworld", "skills"),  # the library's texts have a digest of their own
     *_in("envs/alfworld", "official fetch"),  # panels of the user's data are hashed by content
     *_in(
         "methods", "__init__ __main__ interface names registry validation faithful skills/__init__"

@@ -14,7 +14,7 @@ from harness import registry
 from harness.config import RunConfig
 from harness.versions import versions
 from methods.interface import MethodConfig, SkillConfig
-from methods.skills import analyzer, injection
+from methods.skills import analyzer, injection, library
 
 
 def config(source: str = "none") -> RunConfig:
@@ -62,7 +62,7 @@ def test_a_digest_is_of_code_alone() -> None:
 def test_versions_of_what_a_run_uses() -> None:
     always = {"engine", "method", "env.play", "env.prompts"}
     assert set(versions(config())) == always
-    assert set(versions(config("library"))) == always | {"env.rules", "injection"}
+    assert set(versions(config("library"))) == always | {"env.rules", "injection", "selection", "env.library"}
     assert set(versions(config("own_trajectory"))) == always | {"env.rules", "injection", "analyzer"}
     assert all(isinstance(v, int) for v in versions(config("own_trajectory")).values())
 
@@ -87,7 +87,19 @@ def test_each_version_is_read_from_its_constant(name: str, monkeypatch: pytest.M
     assert {k for k in after if after[k] != before[k]} == {name} and after[name] == 99
 
 
+def test_versions_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions(config("library"))
+    monkeypatch.setattr(library, "SELECTION_VERSION", 99)
+    assert versions(config("library")) == {**before, "selection": 99}
+    texts = alfworld.SPEC.library(config().env)  # type: ignore[misc]
+    reworded = dataclasses.replace(texts, general=texts.general[1:])
+    spec = dataclasses.replace(alfworld.SPEC, library=lambda _: reworded)
+    monkeypatch.setattr(registry, "env_spec", lambda _: spec)
+    assert versions(config("library"))["env.library"] == reworded.digest != before["env.library"]
+
+
 def test_an_environment_without_versions_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = dataclasses.replace(alfworld.SPEC, metadata={})
+    bare = dataclasses.replace(alfworld.SPEC, metadata={}, library=None)
     monkeypatch.setattr(registry, "env_spec", lambda _: bare)
-    assert versions(config("library"))["env.rules"] is None
+    found = versions(config("library"))
+    assert found["env.rules"] is None and found["env.library"] is None
