@@ -12,6 +12,7 @@ from typing import Any
 
 from envs.interface import EnvConfig
 from methods.interface import MethodConfig
+from methods.skills.analyzers.settings import AnalyzerConfig as AnalyzerConfig  # Hydra group `analyzer`
 
 
 @dataclass
@@ -69,13 +70,6 @@ class EvaluationConfig:
     temperature: float = 0.4
     repeats: int = 1
     selection: str = "last"  # last: the checkpoint of the last planned step
-
-
-@dataclass
-class AnalyzerConfig:
-    """Hydra group `analyzer`."""
-
-    name: str = "rules"
 
 
 @dataclass

@@ -40,7 +40,9 @@ _IDENTITY = """
     training.clip_high training.dual_clip training.kl_coef training.entropy_coef training.success_reward
     training.invalid_penalty training.penalise
     evaluation.panels evaluation.temperature evaluation.repeats evaluation.selection
-    analyzer.name engine protocol fraction fraction_of seed
+    analyzer.name analyzer.model analyzer.temperature analyzer.max_output_tokens analyzer.response_format
+    analyzer.observation_chars analyzer.skill_chars
+    engine protocol fraction fraction_of seed
     runtime.device
 """
 
@@ -50,6 +52,9 @@ _RUNTIME = """
     method.id method.label method.teacher.run backbone.name scale
     env.data env.cache
     tracking.enabled tracking.uri tracking.experiment
+    analyzer.base_url analyzer.api_key_env analyzer.limit_field analyzer.connect_timeout analyzer.read_timeout
+    analyzer.retries analyzer.retry_delay analyzer.retry_delay_max analyzer.retry_after_max analyzer.concurrency
+    analyzer.price_prompt analyzer.price_completion analyzer.cache analyzer.record analyzer.answers
     launcher.name launcher.workers
     runtime.out runtime.checkpoint_every runtime.keep_trajectories runtime.env_workers runtime.eval_batch
     runtime.threads runtime.log_level runtime.min_free_gb

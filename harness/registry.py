@@ -7,7 +7,7 @@ what the harness itself offers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envs.interface import EnvConfig, EnvSpec
@@ -33,6 +33,22 @@ def env_spec(name: str) -> EnvSpec:
     from envs import registry
 
     return registry.get(name)
+
+
+def method_knobs(name: str) -> type[Any] | None:
+    """The dataclass of a method's own settings; None if it has none, or if there is no such method."""
+    try:
+        return method_spec(name).knobs
+    except ValueError:
+        return None
+
+
+def env_knobs(name: str) -> type[Any] | None:
+    """The dataclass of an environment's own settings; None if it has none, or if there is no such environment."""
+    try:
+        return env_spec(name).knobs
+    except ValueError:
+        return None
 
 
 def panel_identity(config: EnvConfig, panel: str) -> str:
@@ -79,15 +95,29 @@ def known_analyzer(name: str) -> str | None:
     return None
 
 
+def unfit_analyzer(config: RunConfig) -> str | None:
+    """None if the analyzer can honour its settings, else what is wrong with them."""
+    from methods.skills import analyzer
+
+    try:
+        analyzer.check(config.analyzer)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 __all__ = [
     "CONTEXTS",
     "ENGINES",
     "LAUNCHERS",
     "backbone_identity",
+    "env_knobs",
     "env_spec",
     "known_analyzer",
+    "method_knobs",
     "method_spec",
     "missing_capabilities",
     "offered",
     "panel_identity",
+    "unfit_analyzer",
 ]

@@ -13,6 +13,7 @@ from harness import registry
 from harness.config import RunConfig
 from harness.errors import Problem, suggest
 from harness.schema import leaves, value
+from methods.skills.analyzers.settings import FORMATS, LIMIT_FIELDS
 
 Origin = Callable[[str], str]
 
@@ -78,6 +79,19 @@ RANGES: Mapping[str, Range] = {
     "backbone.demos": Range(2000),  # one shard of harness.backbones.warmstart
     "backbone.clone_tokens": COUNT,
     "backbone.clone_seed": NATURAL,
+    "analyzer.temperature": Range(0, 2),
+    "analyzer.max_output_tokens": COUNT,
+    "analyzer.observation_chars": Range(100),
+    "analyzer.skill_chars": Range(20),
+    "analyzer.connect_timeout": POSITIVE,
+    "analyzer.read_timeout": POSITIVE,
+    "analyzer.retries": Range(0, 20),
+    "analyzer.retry_delay": WEIGHT,
+    "analyzer.retry_delay_max": WEIGHT,
+    "analyzer.retry_after_max": WEIGHT,
+    "analyzer.concurrency": Range(1, 1024),
+    "analyzer.price_prompt": WEIGHT,
+    "analyzer.price_completion": WEIGHT,
     "runtime.checkpoint_every": COUNT,
     "runtime.keep_trajectories": NATURAL,
     "runtime.env_workers": NATURAL,
@@ -95,6 +109,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "training.context": registry.CONTEXTS,
     "training.penalise": ("format", "inadmissible"),
     "evaluation.selection": ("last",),
+    "analyzer.response_format": FORMATS,
+    "analyzer.limit_field": LIMIT_FIELDS,
     "env.prompt": ("compact", "full"),
     "env.response": ("bare", "tagged"),
     "backbone.kind": ("embedded", "hub"),
@@ -211,6 +227,9 @@ def _method(config: RunConfig, origin: Origin) -> Iterator[Problem]:
         return
     if config.method.skill.source == "own_trajectory" and (wrong := registry.known_analyzer(config.analyzer.name)):
         yield Problem("analyzer.name", config.analyzer.name, origin("analyzer.name"), wrong)
+        return
+    if config.method.skill.source == "own_trajectory" and (unfit := registry.unfit_analyzer(config)):
+        yield Problem("", "", "", unfit)
         return
     try:
         missing = registry.missing_capabilities(config)

@@ -36,5 +36,5 @@ def versions(config: RunConfig) -> dict[str, int | str | None]:
         found["selection"] = SELECTION_VERSION
         found["env.library"] = spec.library(config.env).digest if spec.library is not None else None
     if config.method.skill.source == "own_trajectory":
-        found["analyzer"] = analyzer.get(config.analyzer.name).version
+        found["analyzer"] = analyzer.identity(config.analyzer)
     return found

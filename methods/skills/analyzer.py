@@ -6,20 +6,27 @@ and a rule of avoidance after failure, and C_tau holds at most K critical steps.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from core.names import unknown_name
 from methods.interface import Analysis, Trajectory
+from methods.skills.analyzers.prompt import PROMPT_VERSION
+from methods.skills.analyzers.settings import AnalyzerConfig, check_remote, check_replay
 from methods.skills.injection import is_blank
 
 # (task text, [(observation before the action, action, action had an effect), ...], success, max step skills)
 #   -> (episode skill, {step index: step skill}); environments offer one of these
 Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[str, dict[int, str]]]
 
+Generate = Callable[[list[str]], list[str]]  # user messages -> the policy's responses, in order
+
 RULES_ANALYZER_VERSION = 1  # raised whenever the same trajectory would get other skills from the same rules
+ANSWERS_VERSION = 1  # raised whenever the same text of a model would give other skills (analyzers.answer)
 
 
 class AnalyzerFailure(RuntimeError):  # noqa: N818  (named like EnvironmentFailure)
@@ -32,7 +39,7 @@ class Analyzer(Protocol):
     """Turns finished trajectories into hindsight skills."""
 
     def analyze(self, trajectories: Sequence[Trajectory]) -> Future[list[Analysis | None]]:
-        """A future of one entry per trajectory, in order; None where the analysis failed. May go on in the background."""
+        """A future of one entry per trajectory, in order; None where it failed. May go on in the background."""
         ...
 
     def usage(self) -> Usage:
@@ -46,9 +53,17 @@ class Analyzer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """calls: requests sent, retries and repairs included; cached: answers found in the cache; repairs: answers asked for
-    once more because they were no valid analysis; prompt_tokens, completion_tokens: as the endpoint counts them;
-    seconds: wall time of analyses, overlapping ones once each; cost: in the currency of the configured prices."""
+    """What analyses cost.
+
+    calls: requests sent, retries and repairs included
+    cached: analyses that needed no request: found in the cache, or of the same content as another of the batch
+    retries: requests sent again because the endpoint did not answer
+    repairs: requests sent because the answer was no valid analysis, at most one per analysis
+    prompt_tokens, completion_tokens: as the endpoint counts them;  unmetered: answers without such a count, so that
+        tokens and cost are too low by theirs
+    seconds: wall time from the call of `analyze` to its last answer;  cost: in the currency of the configured prices
+    corrupt: entries of the cache that could not be read; they are asked for again and replaced
+    """
 
     calls: int = 0
     cached: int = 0
@@ -58,6 +73,8 @@ class Usage:
     completion_tokens: int = 0
     seconds: float = 0.0
     cost: float = 0.0
+    unmetered: int = 0
+    corrupt: int = 0
 
 
 def finished(answers: list[Analysis | None]) -> Future[list[Analysis | None]]:
@@ -69,10 +86,24 @@ def finished(answers: list[Analysis | None]) -> Future[list[Analysis | None]]:
 
 @dataclass(frozen=True)
 class AnalyzerContext:
-    """max_step_skills: K, most step skills per trajectory; hindsight: the environment's rules, if it has any."""
+    """What the harness hands to an analyzer.
+
+    max_step_skills: K, most step skills per trajectory
+    hindsight: the environment's rules, if it has any
+    config: the group `analyzer`
+    generate: has the policy answer messages, if the engine can
+    max_failure_rate: share of failed analyses in one batch above which analyzers that know reasons raise
+        AnalyzerFailure with them; None leaves that to the method, which knows only how many failed
+    cache, record: folder of answers shared by runs, and file that this run's answers are added to; None: none
+    """
 
     max_step_skills: int
     hindsight: Hindsight | None = None
+    config: AnalyzerConfig = field(default_factory=AnalyzerConfig)
+    generate: Generate | None = None
+    max_failure_rate: float | None = None
+    cache: Path | None = None
+    record: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +113,16 @@ class AnalyzerSpec:
     needs: capabilities as in MethodSpec.needs, e.g. {"env:hindsight"}
     version: raised whenever the same trajectory would get other skills; part of the fingerprint of runs that use it.
         What the analyzer takes from the environment has a version of its own there
+    check: raises ValueError for settings that it cannot honour; opens no connection, so planning calls it
+    content: digest of what else decides the skills and is in no setting, such as the file of recorded answers
     """
 
     name: str
     build: Callable[[AnalyzerContext], Analyzer]
     needs: frozenset[str] = frozenset()
-    version: int = 1
+    version: int | str = 1
+    check: Callable[[AnalyzerConfig], None] | None = None
+    content: Callable[[AnalyzerConfig], str] | None = None
 
 
 def validate_analysis(episode_skill: object, step_skills: object, steps: int, max_step_skills: int) -> Analysis | None:
@@ -114,12 +149,15 @@ def validate_analysis(episode_skill: object, step_skills: object, steps: int, ma
     return Analysis(episode_skill.strip(), dict(sorted(kept.items())), dropped=len(step_skills) - len(kept))
 
 
+_MOST_DIGITS = 18  # no step has a larger number, and Python refuses to read numbers of thousands of digits
+
+
 def _step_index(key: object) -> int | None:
     if isinstance(key, bool):  # True is an int in Python, but no step
         return None
     if isinstance(key, int):
         return key
-    if isinstance(key, str) and key.strip().isascii() and key.strip().isdigit():
+    if isinstance(key, str) and key.strip().isascii() and key.strip().isdigit() and len(key) <= _MOST_DIGITS:
         return int(key.strip())
     return None
 
@@ -159,8 +197,40 @@ def _rules(context: AnalyzerContext) -> Analyzer:
     return RulesAnalyzer(context.hindsight, context.max_step_skills)
 
 
+# Imported when asked for: planning and runs with rules need no HTTP client.
+def _openai(context: AnalyzerContext) -> Analyzer:
+    from methods.skills.analyzers.remote import RemoteAnalyzer
+
+    return RemoteAnalyzer(context)
+
+
+def _policy(context: AnalyzerContext) -> Analyzer:
+    from methods.skills.analyzers.policy import PolicyAnalyzer
+
+    return PolicyAnalyzer(context)
+
+
+def _replay(context: AnalyzerContext) -> Analyzer:
+    from methods.skills.analyzers.replay import ReplayAnalyzer
+
+    return ReplayAnalyzer(context)
+
+
+def _answers_digest(config: AnalyzerConfig) -> str:
+    check_replay(config)
+    with Path(str(config.answers)).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_MODEL_VERSION = f"prompt {PROMPT_VERSION}, answers {ANSWERS_VERSION}"
+
 _ANALYZERS: dict[str, AnalyzerSpec] = {
     "rules": AnalyzerSpec("rules", _rules, frozenset({"env:hindsight"}), RULES_ANALYZER_VERSION),
+    "openai": AnalyzerSpec("openai", _openai, version=_MODEL_VERSION, check=check_remote),
+    "policy": AnalyzerSpec("policy", _policy, frozenset({"engine:generate"}), _MODEL_VERSION),
+    "replay": AnalyzerSpec(
+        "replay", _replay, version=f"answers {ANSWERS_VERSION}", check=check_replay, content=_answers_digest
+    ),
 }
 
 
@@ -182,6 +252,22 @@ def get(name: str) -> AnalyzerSpec:
     return _ANALYZERS[name]
 
 
+def check(config: AnalyzerConfig) -> None:
+    """Raise ValueError, naming key and remedy, for an analyzer that does not exist or settings it cannot honour."""
+    spec = get(config.name)
+    if spec.check is not None:
+        spec.check(config)
+
+
+def identity(config: AnalyzerConfig) -> int | str:
+    """What a fingerprint knows of the analyzer besides its settings: its version, and the digest of its content."""
+    spec = get(config.name)
+    return spec.version if spec.content is None else f"{spec.version}; {spec.content(config)}"
+
+
 def build(name: str, context: AnalyzerContext) -> Analyzer:
-    """Make the analyzer of a run; its `analyze` is what MethodContext.analyze expects."""
+    """Make the analyzer of a run; its `analyze` is what MethodContext.analyze expects.
+
+    `context.config.name` plays no part, so that code without a configuration can ask for `rules`.
+    """
     return get(name).build(context)
