@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DEVIATIONS = (
     *grpo.DEVIATIONS,
+    grpo.POLICY_LOSS,
     Deviation(
         topic="deviation within an anchor state",
         paper="the group's standard deviation, or 1 (the variant without std)",

@@ -2,14 +2,17 @@
 
 A method is a module with a constant `SPEC` of type `methods.interface.MethodSpec`. Modules import torch inside the
 functions that compute, so that versions, needs and deviations can be read while planning. Other packages add methods
-through the entry-point group `harness.methods` (name = "package.module:SPEC").
+through the entry-point group `harness.methods` (name = "package.module:SPEC"). Without a package, `method.name` may be
+such a path itself, of a module in the working directory or anywhere on Python's path.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from core.knobs import resolve_knobs
 from core.names import unknown_name
@@ -58,11 +61,53 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> MethodSpec:
-    """The spec registered under `name`. Raises ValueError with the nearest name if there is none."""
+    """The spec registered under `name`, or the one that a path `package.module:ATTRIBUTE` leads to.
+
+    Raises ValueError with the nearest name if there is none, and says why a path leads nowhere.
+    """
+    if ":" in name:
+        return _imported(name)
     path = BUILTIN.get(name) or _plugins().get(name)
     if path is None:
-        raise ValueError(unknown_name("method.name", name, names()))
+        hint = "A method of your own, in the working directory or on Python's path, is module:SPEC"
+        raise ValueError(unknown_name("method.name", name, names(), hint))
     return _load(name, path)
+
+
+@cache
+def _imported(path: str) -> MethodSpec:
+    module_name, _, attribute = path.partition(":")
+    parts = [*module_name.split("."), attribute]
+    if not all(part.isidentifier() for part in parts):
+        raise ValueError(f"method.name={path!r} must be a registered name or a path package.module:ATTRIBUTE")
+    here = str(Path.cwd())
+    sys.path.append(here)  # last: a file of the working directory hides no installed module
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f"method.name={path!r}: {module_name} itself imports {error.name}: {error}") from error
+        raise ValueError(
+            f"method.name={path!r}: there is no module {error.name!r} in the working directory ({here}) or on Python's "
+            f"path; it would be the file {error.name.replace('.', '/')}.py"
+        ) from error
+    except Exception as error:  # whatever the module's own code raises
+        raise ValueError(
+            f"method.name={path!r}: importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(here)
+    spec = getattr(module, attribute, None)
+    if isinstance(spec, MethodSpec):
+        return spec
+    specs = sorted(key for key, value in vars(module).items() if isinstance(value, MethodSpec))
+    where = f"{module_name} ({module.__file__})"
+    if spec is None:
+        raise ValueError(f"method.name={path!r}: " + unknown_name(f"attribute of {where}", attribute, specs))
+    raise ValueError(
+        f"method.name={path!r}: {attribute} of {where} is a {type(spec).__name__}, not a MethodSpec; "
+        f"MethodSpecs there: {', '.join(specs) or 'none'}"
+    )
 
 
 @cache

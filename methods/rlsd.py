@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.knobs import read_knobs
-from methods import grpo
+from methods import grpo, teacher
 from methods.interface import Batch, Deviation, MethodConfig, MethodContext, MethodSpec
 from methods.signal import EPISODE, masked_mean, shaped_shift
 from methods.teacher import LibraryTeacher, check_library_teacher
@@ -45,13 +45,13 @@ DEVIATIONS = (
         source="ZJU-REAL/SDAR@8b85c23",
     ),
     Deviation(
-        topic="domain and teacher's context",
-        paper="reasoning over images, single turn; the teacher sees a reference answer",
-        code="agents; the teacher sees the skills of a static library before the chat template's first token, and "
-        "truncation cuts them first",
-        ours="agents; the skills of the task stand in the user message and are never cut",
-        source="arXiv:2604.03128; ZJU-REAL/SDAR@8b85c23 build_teacher_batch",
+        topic="domain",
+        paper="reasoning over images, single turn; the teacher reads a reference answer",
+        code="agents; the teacher reads the skills of a static library",
+        ours="as the code",
+        source="arXiv:2604.03128; ZJU-REAL/SDAR@8b85c23",
     ),
+    *teacher.DEVIATIONS,
 )
 
 

@@ -18,6 +18,7 @@ from methods.validation import check_base
 
 DEVIATIONS = (
     *grpo.DEVIATIONS,
+    grpo.POLICY_LOSS,
     Deviation(
         topic="retrieval",
         paper="skills of the task, by keywords",

@@ -100,6 +100,57 @@ def test_plugins_cannot_take_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.names()
 
 
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.py").write_text(text)
+
+
+def test_a_method_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    write(tmp_path, "own_one", "from dataclasses import replace\nfrom methods import grpo\n"
+          "SPEC = replace(grpo.SPEC, name='one', version=7)\nNUMBER = 3\n")  # fmt: skip
+    spec = registry.get("own_one:SPEC")
+    assert spec.version == 7 and registry.get("own_one:SPEC") is spec
+    assert registry.validate(replace(grpo_config(), name="own_one:SPEC")) is spec
+    assert sys.path == before
+    with pytest.raises(ValueError, match=r"attribute of own_one .*='SPECS' is unknown; did you mean 'SPEC'"):
+        registry.get("own_one:SPECS")
+    with pytest.raises(ValueError, match=r"NUMBER of own_one .* is a int, not a MethodSpec; MethodSpecs there: SPEC"):
+        registry.get("own_one:NUMBER")
+
+
+def test_installed_modules_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "colorsys", "raise RuntimeError('hidden')")
+    with pytest.raises(ValueError, match="attribute of colorsys"):
+        registry.get("colorsys:SPEC")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("own_gone:SPEC", None, r"there is no module 'own_gone' in the working directory \(.*the file own_gone.py"),
+        ("own_gone.part:SPEC", None, "there is no module 'own_gone'"),
+        ("own_deep:SPEC", "import not_there_at_all", "own_deep itself imports not_there_at_all"),
+        ("own_bad:SPEC", "1 / 0", "importing own_bad raised ZeroDivisionError: division by zero"),
+        ("own_odd:SPEC", "def", "importing own_odd raised SyntaxError"),
+        ("own.py:", None, "must be a registered name or a path package.module:ATTRIBUTE"),
+        (":SPEC", None, "must be a registered name or a path"),
+        ("../own:SPEC", None, "must be a registered name or a path"),
+    ],
+)
+def test_paths_that_lead_nowhere(
+    name: str, text: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        write(tmp_path, name.partition(":")[0], text)
+    before = list(sys.path)
+    with pytest.raises(ValueError, match=message):
+        registry.get(name)
+    assert sys.path == before
+
+
 def test_requirements() -> None:
     assert registry.requirements(grpo_config(), "rules") == frozenset()
     assert registry.requirements(opid_config(), "rules") == {"engine:teacher", "env:hindsight"}
