@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 FORMS = ("code", "paper")
 SMALLEST = 1e-8  # nats; a smaller |K| cannot be divided by (released code)
+ROUNDING = 1e-9  # competence is made of shares of episodes: 0.72 / 0.8 has to count as 0.9
 
 DEVIATIONS = (
     Deviation(
@@ -182,7 +183,7 @@ class Retirement:
     def competent(self, competence: float | None) -> bool:
         if not self.knobs.use_competence:
             return True
-        return competence is not None and competence >= self.knobs.competence_threshold
+        return competence is not None and competence >= self.knobs.competence_threshold - ROUNDING
 
     def state(self) -> dict[str, Any]:
         """JSON."""

@@ -1,0 +1,432 @@
+"""RetireOPD: when its teacher retires, that it stays away, and that a resumed run equals an unbroken one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methods_helpers import context, make_arrays, make_batch, row, to_batch, trajectories
+
+from methods import registry
+from methods.interface import Batch, Method, MethodConfig, Validation
+from methods.retire_opd import Knobs, Retirement
+
+FAST = settings(max_examples=60, deadline=None, derandomize=True)
+TEACHER = 0.8  # SR_T
+STEPS = 30
+Gap = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What each training step did, in order. requests: teacher requests; losses: sum of the auxiliary loss, None if
+    there was none; metrics: of `metrics` and `after_validation`; validated: steps at which a validation was wanted."""
+
+    requests: list[int]
+    losses: list[float | None]
+    metrics: list[dict[str, float]]
+    validated: list[int]
+
+    @property
+    def last_taught(self) -> int:
+        return max((n for n, count in enumerate(self.requests, start=1) if count), default=0)
+
+
+def batch_of(step: int, gap: float | None) -> Batch:
+    """A batch whose mean gap K_n is `gap`; without teacher scores if it is None."""
+    batch = make_batch(step, "growing", channels="additive")
+    if gap is None:
+        return replace(batch, teacher={}, teacher_mask={})
+    mask = batch.response_mask
+    noise = torch.randn(mask.shape, generator=torch.Generator().manual_seed(step))
+    noise = noise - noise[mask].mean()
+    scores = torch.where(mask, batch.old_logprobs - gap + 0.1 * noise, 0.0)
+    return replace(batch, teacher={"episode": scores}, teacher_mask={"episode": mask})
+
+
+def play(method: Method, gap: Gap, success: Mapping[int, float], steps: Sequence[int]) -> Played:
+    """Training steps `steps` in the order of the engine's calls. success: of the window that ends at a step."""
+    found = Played([], [], [], [])
+    played = trajectories()
+    for step in steps:
+        method.after_rollout(step, played)
+        requests = method.teacher_requests(step, played)
+        batch = batch_of(step, gap(step) if requests else None)
+        method.advantages(step, batch)
+        metrics = method.metrics(step, batch)
+        live = batch.old_logprobs - 0.1
+        loss = method.aux_loss(step, batch, live, torch.zeros_like(live))
+        if method.wants_validation(step):
+            found.validated.append(step)
+            metrics = {**metrics, **method.after_validation(step, Validation(success[step], 20))}
+        found.requests.append(len(requests))
+        found.losses.append(None if loss is None else float(loss.sum()))
+        found.metrics.append(metrics)
+    return found
+
+
+def build(config: MethodConfig, teacher: float = TEACHER) -> Method:
+    method = registry.build(config, context(total_steps=STEPS))
+    if method.measures_teacher:
+        method.teacher_measured(Validation(teacher, 20))
+    return method
+
+
+def run(name: str, gap: Gap, success: Mapping[int, float], *overrides: str, teacher: float = TEACHER) -> Played:
+    return play(build(row(name, *overrides), teacher), gap, success, range(1, STEPS + 1))
+
+
+def by_window(*values: float) -> Gap:
+    """K_n = values[m - 1] in window m of five steps; the last value from then on."""
+    return lambda step: values[min((step - 1) // 5, len(values) - 1)]
+
+
+def ends(*values: float) -> dict[int, float]:
+    """Success after steps 5, 10, ...; the last value from then on."""
+    return {5 * m: values[min(m - 1, len(values) - 1)] for m in range(1, STEPS // 5 + 1)}
+
+
+FALLING = by_window(1.0, 0.8, 0.6, 0.4, 0.3, 0.2)
+STUCK = by_window(1.0, 1.01, 1.02, 1.03, 1.04, 1.05)  # opens a little, so that rounding of scores does not decide
+GOOD, POOR = ends(0.8), ends(0.1)
+
+
+# -------------------------------------------------------------------------------------------------------------- formula
+@pytest.mark.parametrize("form", ["code", "paper"])
+def test_formulas_recomputed_in_numpy(form: str) -> None:
+    method = build(row("retire_opd", f"method.knobs.progress_form={form}", "method.knobs.competence_threshold=9.0"))
+    gaps: list[float] = []
+    rates = [0.3, 0.55, 0.6]
+    for step in range(1, 16):
+        arrays = make_arrays(step, "growing")
+        batch = to_batch(arrays)
+        method.advantages(step, batch)
+        places = np.argwhere(np.asarray(arrays["teacher_mask/episode"]))
+        teacher, old = (np.asarray(arrays[k], np.float64) for k in ("teacher/episode", "old_logprobs"))
+        gaps.append(-sum(teacher[r, c] - old[r, c] for r, c in places) / len(places))
+        assert method.metrics(step, batch)["gap"] == pytest.approx(gaps[-1], abs=1e-6)
+        if step % 5:
+            continue
+        window = step // 5
+        found = method.after_validation(step, Validation(rates[window - 1], 20))
+        now = np.mean(gaps[-5:])
+        assert found["window_gap"] == pytest.approx(now, abs=1e-6)
+        assert (found["window"], found["validation_success"]) == (window, rates[window - 1])
+        if window == 1:
+            assert not {"progress", "competence", "progress_invalid", "competence_undefined"} & set(found)
+            continue
+        before = np.mean(gaps[-10:-5])
+        expected = (before - now) / before if form == "code" else (now - before) / now
+        assert found["progress"] == pytest.approx(expected, abs=1e-5)
+        assert found["competence"] == pytest.approx((rates[window - 1] + rates[window - 2]) / (2 * TEACHER), abs=1e-6)
+        assert (found["progress_invalid"], found["competence_undefined"], found["retired"]) == (0, 0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- the rule
+def test_it_cannot_fire_in_the_first_window() -> None:
+    lax = ("method.knobs.progress_threshold=1000000.0", "method.knobs.competence_threshold=0.0")
+    assert run("retire_opd", FALLING, POOR, *lax).last_taught == 10
+    weekly = run("retire_opd", FALLING, dict.fromkeys(range(1, STEPS + 1), 0.1), *lax, "method.knobs.window=1")
+    assert weekly.last_taught == 2
+
+
+@pytest.mark.parametrize(
+    ("gap", "success", "last"),
+    [
+        (STUCK, GOOD, 10),
+        (FALLING, GOOD, STEPS),  # still learning
+        (STUCK, POOR, STEPS),  # exhausted but poor
+        (by_window(1.0, 0.8, 0.9), GOOD, 15),  # exhausted later
+        (STUCK, ends(0.1, 0.2, 0.8, 0.8), 20),  # both windows of the mean have to be good
+        (STUCK, ends(0.72), 10),  # 0.72 / 0.8 = 0.9 exactly
+        (STUCK, ends(0.71), STEPS),
+        (by_window(1.0, 1.01, 0.5, 0.4, 0.3, 0.2), ends(0.1, 0.1, 0.8), STEPS),  # exhausted and good, but never at once
+    ],
+)
+def test_it_fires_exactly_when_both_criteria_hold(gap: Gap, success: Mapping[int, float], last: int) -> None:
+    found = run("retire_opd", gap, success)
+    assert found.last_taught == last
+    assert found.requests == [6] * last + [0] * (STEPS - last)
+    assert found.validated == list(range(5, last + 1, 5))
+    taught = [m["coef"] for m in found.metrics]
+    assert taught == [0.25] * last + [0.0] * (STEPS - last)
+    retired = [m["retired"] for m in found.metrics]
+    start = last - 1 if last < STEPS else STEPS  # the validation of the last taught step says so first
+    assert retired == [0.0] * start + [1.0] * (STEPS - start)
+
+
+def test_progress_of_exactly_nothing_is_exhausted() -> None:
+    assert decision("code", 0.5, 0.5) and decision("paper", 0.5, 0.5)
+
+
+def test_after_retirement_it_is_grpo_for_good() -> None:
+    method = build(row("retire_opd"))
+    play(method, STUCK, GOOD, range(1, 11))
+    for step in (11, 12, 25, 1000):
+        scored = batch_of(step, 0.1)  # scores that nobody asked for change nothing either
+        live = scored.old_logprobs.clone().requires_grad_()
+        assert method.teacher_requests(step, trajectories()) == []
+        assert method.aux_loss(step, scored, live, torch.zeros_like(live)) is None
+        base = registry.build(row("grpo"), context()).advantages(step, scored)
+        assert torch.equal(method.advantages(step, scored), base)
+        assert not method.wants_validation(step)
+        assert method.metrics(step, scored)["retired"] == 1.0
+    assert method.state_dict()["pending"] == [] and method.state_dict()["retired_at"] == 10
+
+
+def test_until_retirement_it_is_grpo_opd() -> None:
+    with_retirement, without = run("retire_opd", FALLING, GOOD), run("grpo_opd", FALLING, {})
+    assert with_retirement.losses == without.losses and without.validated == []
+    assert without.requests == with_retirement.requests == [6] * STEPS
+
+
+@FAST
+@given(
+    gaps=st.lists(st.floats(-2, 2), min_size=2, max_size=6),
+    rates=st.lists(st.floats(0, 1), min_size=6, max_size=6),
+    teacher=st.floats(0, 1),
+    form=st.sampled_from(["code", "paper"]),
+    use=st.sampled_from([(True, True), (True, False), (False, True)]),
+    threshold=st.floats(-0.2, 0.2),
+)
+def test_the_rule_against_a_plain_one(
+    gaps: list[float],
+    rates: list[float],
+    teacher: float,
+    form: str,
+    use: tuple[bool, bool],
+    threshold: float,
+) -> None:
+    knobs = Knobs(1, form, threshold, 0.9, use_progress=use[0], use_competence=use[1])
+    rule = Retirement(knobs)
+    rule.teacher_success = teacher
+    expected = None
+    for m, now in enumerate(gaps, start=1):
+        rule.observe(m, now)
+        rule.close(m, rates[m - 1])
+        if m >= 2 and expected is None:
+            before = gaps[m - 2]
+            if form == "code":
+                exhausted = abs(before) > 1e-8 and (before - now) / before <= threshold
+            else:
+                exhausted = abs(now) > 1e-8 and (now - before) / now >= threshold
+            good = teacher > 0 and (rates[m - 1] + rates[m - 2]) / (2 * teacher) >= 0.9
+            if (exhausted or not use[0]) and (good or not use[1]):
+                expected = m
+        if expected is not None:
+            break
+    assert rule.retired_at == expected
+    assert [rule.retired(m) for m in range(1, 9)] == [expected is not None and m > expected for m in range(1, 9)]
+
+
+@FAST
+@given(before=st.floats(1e-3, 5), now=st.floats(1e-3, 5), sign=st.sampled_from([-1, 1]))
+def test_paper_and_code_agree_at_threshold_zero_while_the_gap_keeps_its_sign(
+    before: float, now: float, sign: int
+) -> None:
+    assert len({decision(form, sign * before, sign * now) for form in ("code", "paper")}) == 1
+
+
+def decision(form: str, before: float, now: float) -> bool:
+    rule = Retirement(Knobs(window=1, progress_form=form, use_competence=False))
+    rule.teacher_success = TEACHER
+    for step, gap in enumerate((before, now), start=1):
+        rule.observe(step, gap)
+        rule.close(step, 0.0)
+    return rule.retired_at is not None
+
+
+def test_paper_and_code_differ_where_the_gap_changes_its_sign() -> None:
+    assert (decision("code", 0.5, -0.5), decision("paper", 0.5, -0.5)) == (False, True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- edges
+def test_a_teacher_that_never_succeeds_is_not_matched_and_says_so() -> None:
+    found = run("retire_opd", STUCK, GOOD, teacher=0.0)
+    assert found.last_taught == STEPS
+    assert all("competence" not in m for m in found.metrics)
+    assert [m["competence_undefined"] for m in found.metrics if "competence_undefined" in m] == [1.0] * 5
+    assert run("retire_opd_no_competence", STUCK, GOOD, teacher=0.0).last_taught == 10
+
+
+@pytest.mark.parametrize(("form", "first", "second"), [("code", 1e-9, -1.0), ("paper", -1.0, 1e-9)])
+def test_a_gap_of_nothing_makes_progress_invalid(form: str, first: float, second: float) -> None:
+    rule = Retirement(Knobs(window=1, progress_form=form))
+    rule.teacher_success = TEACHER
+    rule.observe(1, first)
+    rule.close(1, 1.0)
+    rule.observe(2, second)
+    found = rule.close(2, 1.0)
+    assert found["progress_invalid"] == 1.0 and "progress" not in found and rule.retired_at is None
+
+
+def test_windows_without_scores_make_progress_invalid() -> None:
+    rule = Retirement(Knobs(window=1))
+    rule.teacher_success = TEACHER
+    rule.observe(1, 1.0)
+    rule.close(1, 1.0)
+    empty = rule.close(2, 1.0)
+    assert "window_gap" not in empty and empty["progress_invalid"] == 1.0
+    rule.observe(3, 1.0)
+    assert rule.close(3, 1.0)["progress_invalid"] == 1.0
+    rule.observe(4, 1.0)
+    assert rule.close(4, 1.0)["retired"] == 1.0
+
+
+def test_a_step_without_scores_does_not_count() -> None:
+    method = build(row("retire_opd"))
+    method.advantages(1, batch_of(1, 0.5))
+    method.advantages(2, batch_of(2, None))
+    assert "gap" in method.metrics(1, batch_of(1, 0.5)) and "gap" not in method.metrics(2, batch_of(2, None))
+    assert method.after_validation(5, Validation(0.5, 4))["window_gap"] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_validations_come_at_the_ends_of_windows() -> None:
+    method = build(row("retire_opd"))
+    with pytest.raises(RuntimeError, match="validation after step 4, but window 1 of 5 steps ends after step 5"):
+        method.after_validation(4, Validation(0.5, 20))
+    method.after_validation(5, Validation(0.5, 20))
+    with pytest.raises(RuntimeError, match="window 2 of 5 steps ends after step 10"):
+        method.after_validation(5, Validation(0.5, 20))
+
+
+def test_an_unmeasured_teacher_is_an_error() -> None:
+    method = registry.build(row("retire_opd"), context())
+    assert method.measures_teacher
+    with pytest.raises(RuntimeError, match="the teacher was not measured"):
+        method.after_validation(5, Validation(0.5, 20))
+    assert "teacher_success" not in method.metrics(1, batch_of(1, 0.1))
+    method.teacher_measured(Validation(0.75, 20))
+    assert method.metrics(1, batch_of(1, 0.1))["teacher_success"] == 0.75
+
+
+@pytest.mark.parametrize(
+    "result", [Validation(1.5, 20), Validation(-0.1, 20), Validation(float("nan"), 20), Validation(0.5, 0)]
+)
+def test_a_validation_is_a_share_of_graded_episodes(result: Validation) -> None:
+    method = build(row("retire_opd"))
+    with pytest.raises(ValueError, match="must be a share of at least one graded episode"):
+        method.after_validation(5, result)
+    with pytest.raises(ValueError, match="must be a share of at least one graded episode"):
+        method.teacher_measured(result)
+
+
+# ------------------------------------------------------------------------------------------------------------ ablations
+def test_without_a_criterion_the_other_decides() -> None:
+    assert run("retire_opd_no_progress", FALLING, GOOD).last_taught == 10
+    assert run("retire_opd_no_progress", FALLING, ends(0.1, 0.8, 0.8)).last_taught == 15
+    assert run("retire_opd_no_progress", STUCK, POOR).last_taught == STEPS
+    assert run("retire_opd_no_competence", STUCK, POOR).last_taught == 10
+    assert run("retire_opd_no_competence", by_window(1.0, 0.5, 0.6), POOR).last_taught == 15
+    assert run("retire_opd_no_competence", FALLING, GOOD).last_taught == STEPS
+
+
+def test_a_fixed_step_needs_no_validation() -> None:
+    method = registry.build(row("retire_opd_fixed"), context())
+    assert not method.measures_teacher
+    for gap, success in ((FALLING, POOR), (STUCK, GOOD)):
+        found = run("retire_opd_fixed", gap, success)
+        assert (found.last_taught, found.validated) == (25, [])
+        assert [m["retired"] for m in found.metrics] == [0.0] * 25 + [1.0] * 5
+        assert found.losses[25:] == [None] * 5 and None not in found.losses[:25]
+    assert run("retire_opd", FALLING, POOR, "method.knobs.stop_step=7").last_taught == 7
+
+
+@pytest.mark.parametrize("name", ["retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed"])
+def test_ablations_change_one_knob(name: str) -> None:
+    base, ablation = row("retire_opd"), row(name)
+    changed = {k for k in base.knobs if base.knobs[k] != ablation.knobs[k]}
+    assert len(changed) == 1 and changed <= {"use_progress", "use_competence", "stop_step"}
+    assert replace(ablation, id=base.id, label=base.label, knobs=base.knobs) == base
+
+
+def test_never_retiring_is_grpo_opd() -> None:
+    base, never = row("retire_opd"), row("grpo_opd")
+    assert replace(never, id=base.id, label=base.label, name=base.name, knobs=base.knobs) == base
+
+
+def test_the_files_say_every_knob() -> None:
+    assert row("retire_opd").knobs == vars(Knobs())
+
+
+# --------------------------------------------------------------------------------------------------------------- resume
+@pytest.mark.parametrize(
+    "name", ["retire_opd", "retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed"]
+)
+@pytest.mark.parametrize("after", [0, 1, 4, 5, 7, 12, 14, 15, 16, 26])
+def test_resuming_equals_going_on(name: str, after: int) -> None:
+    gap, success = by_window(1.0, 0.8, 0.9, 0.9), ends(0.5, 0.7, 0.8)
+    config = row(name)
+    unbroken = play(build(config), gap, success, range(1, STEPS + 1))
+    first = build(config)
+    play(first, gap, success, range(1, after + 1))
+    state = json.loads(json.dumps(first.state_dict()))
+    resumed = registry.build(config, context(total_steps=STEPS))  # whose teacher is not measured again
+    resumed.load_state_dict(state)
+    rest = play(resumed, gap, success, range(after + 1, STEPS + 1))
+    assert rest.requests == unbroken.requests[after:]
+    assert rest.losses == unbroken.losses[after:]
+    assert rest.metrics == unbroken.metrics[after:]
+    assert rest.validated == [step for step in unbroken.validated if step > after]
+    assert resumed.state_dict() == json.loads(json.dumps(play_state(config, gap, success)))
+
+
+def play_state(config: MethodConfig, gap: Gap, success: Mapping[int, float]) -> dict[str, object]:
+    method = build(config)
+    play(method, gap, success, range(1, STEPS + 1))
+    return method.state_dict()
+
+
+def test_a_repeated_step_counts_once() -> None:
+    """A run that died after step 7 and goes on from the checkpoint of step 5, or of step 7 itself."""
+    gap = by_window(1.0, 0.5)
+    method = build(row("retire_opd"))
+    play(method, gap, GOOD, [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10])
+    assert method.state_dict() == play_state_until(10, gap)
+
+
+def play_state_until(last: int, gap: Gap) -> dict[str, object]:
+    method = build(row("retire_opd"))
+    play(method, gap, GOOD, range(1, last + 1))
+    return method.state_dict()
+
+
+def test_states_of_something_else_are_refused() -> None:
+    state = build(row("retire_opd")).state_dict()
+    other = registry.build(row("retire_opd", "method.knobs.window=6"), context())
+    with pytest.raises(ValueError, match=r"method.knobs.window=6, but the checkpoint was written with 5"):
+        other.load_state_dict(state)
+    for foreign in ({}, {"knobs": {}}):
+        with pytest.raises(ValueError, match="RetireOPD's holds"):
+            other.load_state_dict(foreign)
+    with pytest.raises(ValueError, match="keeps no state"):
+        registry.build(row("grpo_opd"), context()).load_state_dict(state)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["method.knobs.progress_form=codes"], "did you mean 'code'"),
+        (["method.schedule.kind=linear"], "weight is constant until the teacher retires"),
+        (["method.knobs.window=0"], "method.knobs.window=0 must be at least 1"),
+        (["method.knobs.competence_threshold=-0.5"], "method.knobs.competence_threshold=-0.5 must not be negative"),
+        (["method.knobs.stop_step=0"], "method.knobs.stop_step=0 must be at least 1"),
+        (["method.knobs.use_progress=false", "method.knobs.use_competence=false"], "leave no rule for retirement"),
+        (["method.knobs.window=5.5"], "must be of type int"),
+        (["method.advantage.estimator=none"], "learns from outcome rewards too"),
+    ],
+)
+def test_configurations_that_cannot_be_honoured_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.validate(row("retire_opd", *overrides))
+
+
+def test_the_spec_says_that_it_is_validated_while_training() -> None:
+    assert registry.get("retire_opd").validates and not registry.get("grpo_opd").validates
