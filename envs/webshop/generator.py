@@ -1,0 +1,176 @@
+"""A catalogue from a seed, in the formats of WebShop's own files, with near misses that search alone cannot tell apart.
+
+Products come in families: one brand, one type, and siblings that differ in one respect: an attribute in the title, an
+attribute that only the features tell, the option values on offer, or the price. A family belongs to one panel, so no
+test goal is about a product that was trained on. Nothing depends on how many products are made before or after a family
+(each has a random stream of its own), nor on the process.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envs.webshop.words import BRANDS, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
+
+GENERATOR_VERSION = 1  # raised whenever a seed would give other products or goals
+SIBLINGS = 5
+MOST_COMBINATIONS = 12  # of option values, per product
+FEWEST_PRODUCTS = 25  # one per type
+# Families 0 to 9 of a type, and so on: which panel has the goals about them.
+_SHARES = ("train", "test", "train", "train", "validation", "train", "test", "train", "train", "test")
+_CHARACTERS = "0123456789ABCDEFGHJKLMNPQRSTVWXYZ"
+_CHEAPEST, _DEAREST = 4.0, 110.0  # dollars; with a range and a bound above it this stays below 200
+_RANGE = 0.15  # share of products with two prices
+
+
+@dataclass(frozen=True)
+class RawCatalogue:
+    """products, attributes, human: contents of items_shuffle, items_ins_v2 and items_human_ins; nouns: asin -> nouns of
+    its title; panels: asin -> panel whose goals may be about it."""
+
+    products: list[dict[str, Any]]
+    attributes: dict[str, dict[str, Any]]
+    human: dict[str, list[dict[str, Any]]]
+    nouns: dict[str, list[str]]
+    panels: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What a sibling is: attributes (shown first in the title, second in the title's tail, the rest in the features)."""
+
+    attributes: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    price: float
+
+
+def generate(seed: int, products: int) -> RawCatalogue:
+    """ValueError for fewer products than there are types."""
+    if products < FEWEST_PRODUCTS:
+        raise ValueError(
+            f"env.knobs.products={products} is fewer than the {FEWEST_PRODUCTS} product types of a generated catalogue"
+        )
+    catalogue = RawCatalogue([], {}, {}, {}, {})
+    taken: set[str] = set()
+    family = 0
+    while len(catalogue.products) < products:
+        kind, number = KINDS[family % len(KINDS)], family // len(KINDS)
+        rng = random.Random(f"webshop|{seed}|{kind.query}|{number}")
+        brand = BRANDS[(number * 7 + KINDS.index(kind) * 3 + seed) % len(BRANDS)]
+        for item in _siblings(kind, rng)[: products - len(catalogue.products)]:
+            _add(catalogue, kind, brand, item, _SHARES[number % len(_SHARES)], taken, rng)
+        family += 1
+    random.Random(f"webshop|{seed}|order").shuffle(catalogue.products)
+    return catalogue
+
+
+def _siblings(kind: Kind, rng: random.Random) -> list[_Item]:
+    """The first of the family and its near misses, in random order."""
+    pool = list(kind.attributes)
+    rng.shuffle(pool)
+    has, others = pool[:4], pool[4:]
+    options = {name: _values(name, rng) for name in kind.options}
+    price = min(max(kind.price * rng.lognormvariate(0.0, 0.35), _CHEAPEST), _DEAREST / 2)
+    price = round(price) - rng.choice((0.01, 0.05, 0.5))
+    first = _Item(tuple(has), options, price)
+    narrow = rng.choice(kind.options)  # the option of which a sibling offers other values
+    rest = [v for v in OPTIONS[narrow] if v not in options[narrow][:1]]
+    other_values = tuple(sorted(rng.sample(rest, min(len(options[narrow]), len(rest)))))
+    siblings = [
+        first,
+        _Item((others[0], *has[1:]), options, round(price * rng.uniform(0.9, 1.1), 2)),
+        _Item((*has[:2], others[1], others[2]), options, round(price * rng.uniform(0.9, 1.1), 2)),
+        _Item(tuple(has), {**options, narrow: other_values}, round(price * rng.uniform(0.9, 1.1), 2)),
+        _Item(tuple(has), options, round(min(price * rng.uniform(1.8, 2.6) + 10, _DEAREST), 2)),
+    ]
+    rng.shuffle(siblings)
+    return siblings
+
+
+def _values(name: str, rng: random.Random) -> tuple[str, ...]:
+    """Two to four values, in the order of the pool."""
+    pool = OPTIONS[name]
+    chosen = rng.sample(range(len(pool)), rng.randint(2, min(4 if len(pool) > 3 else 3, len(pool))))
+    return tuple(pool[i] for i in sorted(chosen))
+
+
+def _add(
+    catalogue: RawCatalogue, kind: Kind, brand: str, item: _Item, panel: str, taken: set[str], rng: random.Random
+) -> None:
+    asin = _asin(rng, taken)
+    shown, also, *hidden = item.attributes
+    use = rng.choice(USES[kind.category])
+    attributes = sorted(item.attributes)
+    options = {
+        name: [{"value": value, "image": None} for value in values] for name, values in item.options.items()
+    }
+    catalogue.products.append(
+        {
+            "asin": asin,
+            "category": kind.category,
+            "query": kind.query,
+            "name": f"{brand} {shown} {kind.query}, {also}, for {use}".title(),
+            "product_category": kind.type_path,
+            "full_description": (
+                f"This {kind.query} by {brand.title()} is {rng.choice(PRAISE)}. It offers {', '.join(hidden)} "
+                f"and is fit for {use}."
+            ),
+            "small_description": [f"With {shown} and {also}", *(f"Comes with {h}" for h in hidden)],
+            "pricing": _pricing(item.price, rng),
+            "customization_options": options,
+            "images": [f"{asin}.jpg"],
+        }
+    )
+    wanted = sorted(rng.sample(item.attributes, rng.choice((1, 2, 2))))
+    catalogue.attributes[asin] = {
+        "attributes": attributes,
+        "instruction": rng.choice(SYNTHETIC_FRAMES).format(what=f"{', '.join(wanted)} {kind.query}"),
+        "instruction_attributes": wanted,
+    }
+    catalogue.human[asin] = [_human(kind, item, rng)]
+    catalogue.nouns[asin] = [brand, *kind.query.split(), shown.split()[-1], use.split()[-1]]
+    catalogue.panels[asin] = panel
+
+
+def _human(kind: Kind, item: _Item, rng: random.Random) -> dict[str, Any]:
+    wanted = sorted(rng.sample(item.attributes, rng.choice((1, 2))))
+    names = sorted(item.options)
+    options = [(name, rng.choice(item.options[name])) for name in names]
+    what = f"{' and '.join(wanted)} {kind.query}"
+    said = ", ".join(value for _, value in options)
+    return {
+        "instruction": rng.choice(HUMAN_FRAMES).format(what=what, options=said),
+        "instruction_attributes": wanted,
+        "instruction_options": [value for _, value in options],
+        "options": [f"{name}: {value}" for name, value in options],
+    }
+
+
+def _pricing(price: float, rng: random.Random) -> str:
+    if rng.random() >= _RANGE:
+        return f"${price:.2f}"
+    return f"${price:.2f}${price * rng.uniform(1.05, 1.2):.2f}"
+
+
+def _asin(rng: random.Random, taken: set[str]) -> str:
+    while True:
+        asin = "B0" + "".join(rng.choice(_CHARACTERS) for _ in range(8))
+        if asin not in taken:
+            taken.add(asin)
+            return asin
+
+
+def files(catalogue: RawCatalogue) -> dict[str, bytes]:
+    """File name -> content, named as WebShop names them, with the nouns and the panels beside them."""
+    contents: dict[str, Any] = {
+        "items_shuffle.json": catalogue.products,
+        "items_ins_v2.json": catalogue.attributes,
+        "items_human_ins.json": catalogue.human,
+        "nouns.json": catalogue.nouns,
+        "panels.json": catalogue.panels,
+    }
+    return {name: (json.dumps(value, ensure_ascii=False) + "\n").encode() for name, value in contents.items()}

@@ -1,0 +1,168 @@
+"""A catalogue on disk, ready to be played: products, search index and goals in one folder that processes share.
+
+Made once per data version, whoever asks first, under a file lock; afterwards opened read-only. Products stay on disk as
+one JSON line each, found through an array of offsets, so a million of them cost no memory until they are looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envs.cache import file_lock
+from envs.panels import digest
+from envs.webshop import bm25
+from envs.webshop.catalogue import Product
+from envs.webshop.goals import PANELS, Goal, split
+
+log = logging.getLogger(__name__)
+
+STORE_VERSION = 1  # of this layout
+MANIFEST = "manifest.json"
+_KEPT_PRODUCTS = 4096  # parsed ones, per process
+
+
+class StoreError(RuntimeError):
+    """A store is incomplete or was changed; the message names the file and what to do."""
+
+
+class Lines:
+    """A file of JSON lines with random access. offsets: [n + 1] byte positions."""
+
+    def __init__(self, path: Path) -> None:
+        self._offsets = np.load(path.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+        with path.open("rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, number: int) -> Any:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return json.loads(self._data[int(self._offsets[number]) : int(self._offsets[number + 1])])
+
+    @staticmethod
+    def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Returns how many."""
+        offsets = [0]
+        with path.open("wb") as file:
+            for row in rows:
+                offsets.append(offsets[-1] + file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n"))
+        np.save(path.with_suffix(".npy"), np.array(offsets, np.int64))
+        return len(offsets) - 1
+
+
+class Store:
+    """An open store. Products and goals are addressed by their number."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            self._products, self._goals = Lines(folder / "products.jsonl"), Lines(folder / "goals.jsonl")
+            self.index = bm25.Index(folder)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"the catalogue in {folder} cannot be opened ({error}); delete the folder to have it made") from error
+        self.folder = folder
+        self.product = lru_cache(maxsize=_KEPT_PRODUCTS)(self._product)
+
+    def _product(self, number: int) -> Product:
+        return Product.from_row(self._products[number])
+
+    def __len__(self) -> int:
+        return len(self._products)
+
+    def goal(self, number: int) -> Goal:
+        """Raises IndexError for a number that is none."""
+        return Goal.from_row(self._goals[number])
+
+    def numbers(self, panel: str) -> range:
+        """Numbers of the goals of a panel."""
+        first, last = self.manifest["panels"][panel]
+        return range(first, last)
+
+    def goals(self, panel: str) -> Iterator[tuple[int, Goal]]:
+        for number in self.numbers(panel):
+            yield number, self.goal(number)
+
+
+def write(folder: Path, version: str, products: list[Product], goals: list[Goal], belongs: Mapping[str, str] | None) -> None:
+    """Fills an existing, empty folder. Raises ValueError as `goals.split` does."""
+    shares = split(goals, belongs)
+    Lines.write(folder / "products.jsonl", (product.row() for product in products))
+    panels, ordered = {}, []
+    for panel in PANELS:
+        panels[panel] = (len(ordered), len(ordered) + len(shares[panel]))
+        ordered += shares[panel]
+    Lines.write(folder / "goals.jsonl", (goal.row() for goal in ordered))
+    bm25.build((product.document() for product in products), [product.asin for product in products], folder)
+    manifest = {
+        "store_version": STORE_VERSION,
+        "version": version,
+        "products": len(products),
+        "goals": len(goals),
+        "left_out": len(goals) - len(ordered),  # goals whose content came before
+        "panels": panels,
+        "content": digest(*(goal.content_hash() for goal in ordered)),
+        "sha256": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def ensure(folder: Path, make: Any) -> Path:
+    """The folder, filled by `make(temporary folder)` if it is not there. Two processes that ask at once make it once."""
+    if not (folder / MANIFEST).exists():
+        with file_lock(folder.parent / f"{folder.name}.lock"):
+            if not (folder / MANIFEST).exists():
+                for left in sorted(folder.parent.glob(f".{folder.name}.*")):  # of a maker that was killed
+                    shutil.rmtree(left)
+                temporary = folder.parent / f".{folder.name}.{os.getpid()}"
+                started = time.monotonic()
+                try:
+                    temporary.mkdir(parents=True)
+                    make(temporary)
+                    if folder.exists():  # without a manifest: not made by us as a whole
+                        shutil.rmtree(folder)
+                    temporary.rename(folder)
+                finally:
+                    shutil.rmtree(temporary, ignore_errors=True)
+                log.info("made the catalogue %s in %.1f s", folder, time.monotonic() - started)
+    return folder
+
+
+@lru_cache(maxsize=4)
+def open_store(folder: Path) -> Store:
+    """One per process and folder."""
+    return Store(folder)
+
+
+def problems(folder: Path) -> list[str]:
+    """Every difference between a store's files and its manifest. Empty: all is well."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    found = []
+    for name, wanted in sorted(manifest["sha256"].items()):
+        path = folder / name
+        if not path.is_file():
+            found.append(f"{path} is missing")
+        elif _sha256(path) != wanted:
+            found.append(f"{path} was changed: its sha256 is not the recorded {wanted[:12]}")
+    return found
+
+
+def _sha256(path: Path) -> str:
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            total.update(chunk)
+    return total.hexdigest()
