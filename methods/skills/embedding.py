@@ -38,7 +38,7 @@ class Embedder(Protocol):
 
 
 class HashedNgrams:
-    """TF-IDF of words (weight 1) and of their pieces of 3 to 5 letters (together weight 1), hashed.
+    """TF-IDF of words and of their pieces of 3 to 5 letters, hashed. A word is as long a vector as its pieces together.
 
     corpus: texts that the document frequencies are counted over; dimensions: of a vector. Two features may share a
     dimension; signs from the hash let their sum vanish on average (feature hashing, arXiv:0902.2206).
@@ -82,7 +82,7 @@ def _features(text: str) -> dict[str, float]:
         padded = f"^{word}$"
         pieces = [padded[i : i + n] for n in _PIECES for i in range(len(padded) - n + 1)]
         for piece in pieces:
-            weights[f"p:{piece}"] = weights.get(f"p:{piece}", 0.0) + 1 / len(pieces)
+            weights[f"p:{piece}"] = weights.get(f"p:{piece}", 0.0) + 1 / math.sqrt(len(pieces))
     return {**{feature: 1 + math.log(count) for feature, count in found.items()}, **weights}
 
 
