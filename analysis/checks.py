@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis.code import code_warnings
 from analysis.collect import DataWarning, grouped
+from analysis.retirement import retirement_warnings
 from analysis.runfiles import METRICS
 from analysis.text import listed
 
@@ -48,6 +49,7 @@ def check(records: Records) -> tuple[DataWarning, ...]:
         *_protocol_between_lines(records, done),
         *code_warnings(records),
         *_curves(records),
+        *retirement_warnings(records),
     )
 
 

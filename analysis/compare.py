@@ -20,24 +20,27 @@ from analysis.plan import Line
 
 def reference_lines(lines: Sequence[Line], row: str) -> dict[tuple[str, str, float, str, str], int]:
     """Setting (backbone, environment, fraction, scale, protocol) -> index of the line of `row` in it."""
-    return {line.setting: index for index, line in enumerate(lines) if line.row == row}
+    return {line.setting: index for index, line in enumerate(lines) if line.row == row and not line.stage}
 
 
-def difference_cells(records: Records, measurements: Measurements, row: str) -> list[Cell]:
+def difference_cells(records: Records, measurements: Measurements, row: str | None) -> list[Cell]:
     """Micro and macro differences of every line and place to `row` (same setting, panel, seeds and tasks).
 
+    row: None compares every line with its own base, and leaves out lines that have none
     A line evaluated with skills in its prompt, where the reference was evaluated without only, is set against that,
     with a note, and is never called significant: its prompt differs too. p values are adjusted by Holm over one
     family per metric: all lines and places of the sweep.
     """
     found = measurements.found
-    others = reference_lines(records.lines, row)
+    wanted = {row} if row is not None else {line.base for line in records.lines if line.base is not None}
+    of_row = {name: reference_lines(records.lines, name) for name in wanted}
     cells: list[Cell] = []
     for line, its_places in measurements.places.items():
         here = records.lines[line]
-        if here.row == row:
+        reference = here.base if row is None else row
+        if reference is None or here.row == reference:
             continue
-        other = others.get(here.setting)
+        other = of_row[reference].get(here.setting)
         for place in its_places:
             mine, theirs, note = found.get((line, place)), None, ""
             if other is not None:
@@ -46,7 +49,7 @@ def difference_cells(records: Records, measurements: Measurements, row: str) -> 
                 if theirs is None and plain != place and (theirs := found.get((other, plain))):
                     note = f"with skills in its prompt, {records.lines[other].label} without"
             status = refused(measurements.refusals, line, place)
-            why = _why_not(row, other, mine, theirs, status)
+            why = _why_not(reference, other, mine, theirs, status)
             cell = Cell(
                 line=here,
                 place=place,
@@ -56,7 +59,7 @@ def difference_cells(records: Records, measurements: Measurements, row: str) -> 
                 interval=None,
                 status=status or (Status.MISSING if mine is None else Status.NOT_APPLICABLE),
                 n_planned=measurements.planned[line],
-                reference=row,
+                reference=reference,
                 note=why,
             )
             if why or mine is None or theirs is None:

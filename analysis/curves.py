@@ -1,4 +1,4 @@
-"""Learning curves at equal steps and at equal CPU time, and what runs cost, from the metrics of training steps."""
+"""Learning curves at equal steps and at equal CPU time, from the metrics of training steps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ from analysis.runfiles import METRICS
 WINDOW = 5  # training steps of the first and of the last mean
 PLACE = "train"
 Setting = tuple[str, str, float, str, str]  # Line.setting
-COSTS = (
-    (Metric.CPU, "s", "time/cpu_total_s"),
-    (Metric.CPU_ROLLOUT, "s", "time/rollout_s"),
-    (Metric.CPU_ENV, "s", "time/env_s"),
-    (Metric.CPU_TEACHER, "s", "time/teacher_s"),
-    (Metric.CPU_ANALYZER, "s", "time/analyzer_s"),
-    (Metric.CPU_UPDATE, "s", "time/update_s"),
-    (Metric.TOKENS_ROLLOUT, "tokens", "tokens/rollout"),
-    (Metric.TOKENS_TEACHER, "tokens", "tokens/teacher"),
-)
-CUMULATIVE = frozenset({"time/cpu_total_s"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ def curves(records: Records) -> dict[int, list[Curve]]:
     found: dict[int, list[Curve]] = {}
     success, cpu = METRICS.index("train/success"), METRICS.index("time/cpu_total_s")
     for number, values in _runs(records).items():
-        if number not in out:
+        if number not in out and not records.lines[int(lines[number])].stage:
             curve = Curve(int(seeds[number]), values[:, success], values[:, cpu])
             found.setdefault(int(lines[number]), []).append(curve)
     return {line: sorted(found[line], key=lambda curve: curve.seed) for line in sorted(found)}
@@ -90,7 +79,7 @@ def learning_cells(
     refusals = refusal(records)
     others = reference_lines(records.lines, reference)
     cells: list[Cell] = []
-    for line in _training_lines(records):
+    for line in [i for i in training_lines(records) if not records.lines[i].stage]:
         here = records.lines[line]
         mine = found.get(line, [])
         blank = _blank(here, int(planned[line]))
@@ -110,7 +99,7 @@ def learning_cells(
     return with_holm(cells)
 
 
-def _training_lines(records: Records) -> list[int]:
+def training_lines(records: Records) -> list[int]:
     """Lines that train, as the plan says. Where it does not: those whose runs plan training steps, or of which nothing
     is known yet."""
     steps = records.cells.groupby("line")["planned_steps"].agg(list)
@@ -169,29 +158,3 @@ def _area_differences(
         else:
             status = Status.NOT_APPLICABLE if mine else blank.status
             yield replace(cell, status=status, note=f"no seed in common with {reference}" if mine else "no curve")
-
-
-def cost_cells(records: Records) -> Iterator[Cell]:
-    """Mean cost of a complete run with its smallest and largest value, for every line that trains."""
-    runs = _runs(records)
-    lines = records.cells["line"].to_numpy()
-    of_line: dict[int, list[NDArray[np.float64]]] = {}
-    for number, values in runs.items():
-        of_line.setdefault(int(lines[number]), []).append(values)
-    planned = records.cells.groupby("line")["seed"].size()
-    for line in _training_lines(records):
-        here = records.lines[line]
-        for metric, unit, name in COSTS:
-            cell = replace(_blank(here, int(planned[line])), metric=metric, unit=unit)
-            totals = np.array([_total(values, name) for values in of_line.get(line, [])])
-            if totals.size and np.isfinite(totals).all():
-                cell = replace(cell, interval=stats.range_interval(totals), status=measured(here))
-            elif totals.size:
-                cell = replace(cell, status=Status.NOT_APPLICABLE, note=f"{name} is not recorded in every step")
-            yield cell
-
-
-def _total(values: NDArray[np.float64], name: str) -> float:
-    """NaN if any step lacks the value."""
-    column = values[:, METRICS.index(name)]
-    return float(column[-1]) if name in CUMULATIVE else float(column.sum())

@@ -121,7 +121,7 @@ class Measurements:
 
 
 def places(records: Records) -> dict[int, tuple[str, ...]]:
-    """Line -> its places. A line of which nothing is known yet gets the plain places of the sweep, to stay visible."""
+    """Line of the table -> its places. One of which nothing is known yet gets the sweep's plain places, to be seen."""
     known: dict[int, set[str]] = {line: set() for line in range(len(records.lines))}
     seen = records.episodes[["line", "place"]].drop_duplicates().astype(object)
     for line, place in seen.itertuples(index=False):
@@ -132,7 +132,7 @@ def places(records: Records) -> dict[int, tuple[str, ...]]:
         known[int(line)].update(declared, counted)
     everything = set().union(*known.values())
     plain = {place for place in everything if place.endswith("/off")} or everything
-    return {line: tuple(sorted(found or plain)) for line, found in known.items()}
+    return {line: tuple(sorted(found or plain)) for line, found in known.items() if not records.lines[line].stage}
 
 
 def success_cells(records: Records, measurements: Measurements) -> Iterator[Cell]:

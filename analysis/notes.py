@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis import stats
-from analysis.blocks import Tables
+from analysis.collect import Records
 from analysis.curves import WINDOW
+from analysis.tableset import Tables
 from analysis.text import number
 
 SCALES = {
@@ -22,12 +23,28 @@ SCALES = {
 }
 
 
+def scales(records: Records) -> list[str]:
+    return sorted({line.scale for line in records.lines})
+
+
+def title(records: Records) -> str:
+    scale = ", ".join(scales(records))
+    tiny = ": a tiny model, to measure pipeline and mechanics; not comparable with paper numbers"
+    what = {"paper": "", "local": tiny, "test": tiny}.get(scale, ": not comparable with paper numbers")
+    return f"{records.title} — scale={scale}{what}"
+
+
+def lead(tables: Tables) -> tuple[str, ...]:
+    total, done = len(tables.records.cells), int(tables.records.cells["complete"].sum())
+    return (*map(scale_note, scales(tables.records)), f"{done} of {total} planned runs are complete.")
+
+
 def scale_note(scale: str) -> str:
     return SCALES.get(scale, f"scale={scale} is not one of the papers' settings; not comparable with paper numbers.")
 
 
 def notes(tables: Tables) -> tuple[str, ...]:
-    """Numbered notes; the captions of blocks.py refer to numbers 3, 4 and 11."""
+    """Numbered notes; the captions of the blocks refer to numbers 3, 4 and 11."""
     reference, untrained = tables.label_of(tables.reference), tables.label_of(tables.untrained)
     return (
         "Seeds: complete runs behind the number / runs planned. A run that failed, stopped or has not started is in no "
@@ -58,7 +75,9 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "training tasks and are no evaluation; what training changed on a panel is the paired difference to "
         f"{untrained}.",
         "Cost: process CPU seconds of training steps, without start-up and evaluation. Sampling, environment, teacher "
-        "(scoring under skill prompts), analyzer (writing skills) and update are parts of the total.",
+        "(scoring under a teacher), analyzer (writing skills), update, reference (scoring under the initial policy) "
+        "and validation while training are parts of the total. Runs that are only the teacher of a row are in no table "
+        "of success; they stand in the tables of cost and of runs that are not complete.",
         "Prompt: whether skills stand in the evaluation prompt, layout of the context, prompt and response format, and "
         "sampling temperature of the evaluation. Selection: which checkpoint was evaluated; “last”: that of the last "
         "planned step. No checkpoint is chosen on an evaluation panel. Panel: first 8 digits of the panel's hash.",

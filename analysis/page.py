@@ -20,6 +20,7 @@ p, li { max-width: 62rem; } p.caption { color: var(--other); margin: .2rem 0 .6r
 .lead { border-left: .3rem solid var(--alarm); background: var(--alarm-paper); padding: .6rem .9rem;
   margin: 0 0 .6rem; }
 .lead p { margin: .2rem 0; } .warnings { color: var(--alarm); }
+.feet { list-style: none; padding-left: 0; }
 .frame { overflow-x: auto; border: 1px solid var(--line); border-radius: .3rem; }
 .frame:focus-visible { outline: .2rem solid var(--focus); outline-offset: .1rem; }
 table { border-collapse: separate; border-spacing: 0; font-size: .9rem; font-variant-numeric: tabular-nums;
@@ -68,11 +69,13 @@ def html(document: Document) -> str:
     warnings = "".join(f"<li>{escape(w)}</li>\n" for w in document.warnings)
     told = f'<ul class="warnings">\n{warnings}</ul>' if warnings else f"<p>{escape(document.no_warnings)}</p>"
     notes = "".join(f"<li>{escape(n)}</li>\n" for n in document.notes)
+    remarks = "".join(f"<li>{escape(n)}</li>\n" for n in document.footnotes)
+    footed = f'<h2>{escape(document.sections[2])}</h2>\n<ul class="feet">\n{remarks}</ul>\n' if remarks else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(document.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{escape(document.title)}</h1>\n<div class="lead">{lead}</div>\n{blocks}'
-        f"<h2>{escape(document.sections[0])}</h2>\n{told}\n"
+        f"<h2>{escape(document.sections[0])}</h2>\n{told}\n{footed}"
         f"<h2>{escape(document.sections[1])}</h2>\n<ol>\n{notes}</ol>\n</main>\n</body>\n</html>\n"
     )

@@ -59,7 +59,7 @@ def published_numbers() -> tuple[Mapping[str, str], ...]:
 
 def alfworld_rows(lines: Sequence[Line]) -> list[PublishedRow]:
     """Published ALFWorld rows that stand beside rows of this sweep, in the order of our rows, then table, backbone."""
-    here = dict.fromkeys(line.row for line in lines if line.env == "alfworld")
+    here = dict.fromkeys(line.row for line in lines if line.env == "alfworld" and not line.stage)
     rows: list[PublishedRow] = []
     for row in here:
         if row not in BESIDE:

@@ -41,15 +41,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Document:
-    """title, what must be read first, tables, what is wrong with the records, and definitions."""
+    """title, what must be read first, tables, what is wrong with the records, definitions, and remarks on rows."""
 
     title: str
     lead: tuple[str, ...]
     blocks: tuple[Block, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    footnotes: tuple[str, ...] = ()
     no_warnings: str = "None: every check of the records passed."
-    sections: tuple[str, str] = field(default=("Warnings", "Notes"))
+    sections: tuple[str, str, str] = field(default=("Warnings", "Notes", "Footnotes"))
 
 
 # ---------------------------------------------------------------------------------------------- Markdown
@@ -79,6 +80,9 @@ def markdown(document: Document) -> str:
         parts += [f"## {_escaped(block.title)}", *([_escaped(block.caption)] if block.caption else []), table]
     parts.append(f"## {document.sections[0]}")
     parts.append("\n".join(f"- {_escaped(w)}" for w in document.warnings) or document.no_warnings)
+    if document.footnotes:
+        parts.append(f"## {document.sections[2]}")
+        parts.append("\n".join(f"- {_escaped(text)}" for text in document.footnotes))
     parts.append(f"## {document.sections[1]}")
     parts.append("\n".join(f"{number}. {_escaped(note)}" for number, note in enumerate(document.notes, 1)))
     return "\n\n".join(parts) + "\n"
@@ -103,7 +107,7 @@ def plain(document: Document, width: int = 118, warnings: int = 12) -> str:
             lines.append(f"  ! and {len(document.warnings) - warnings} more, in the files")
     else:
         lines.append(f"{document.sections[0]}: {document.no_warnings[0].lower()}{document.no_warnings[1:]}")
-    for note in document.notes:
+    for note in (*document.footnotes, *document.notes):
         lines += _wrapped(note, width)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 

@@ -56,7 +56,10 @@ COUNTS = (
     "analyzer_money",
 )
 # What methods that may retire their teacher say of every step.
-RETIREMENT = ("coef", "retired", "gap", "window_gap", "progress", "competence")
+RETIREMENT = (
+    *("coef", "retired", "gap", "window_gap", "progress", "competence"),
+    *("teacher_success", "validation_success"),
+)
 METRICS = (
     "train/success",
     "validation/success",

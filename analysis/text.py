@@ -19,6 +19,12 @@ def number(value: float, unit: str, signed: bool = False) -> str:
         text = f"{100 * value:{'+' if signed else ''}.1f}"
     elif unit == "tokens":
         text = f"{value / 1000:,.1f}k" if value else "0"
+    elif unit == "count":
+        text = f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    elif unit == "ratio":
+        text = f"{value:.2f}"
+    elif unit in ("nats", "share", "weight", "money"):
+        text = f"{value:.4g}"
     else:
         text = f"{value:.1f}"
     return "0.0" if text == "-0.0" else text.replace("-", "−")

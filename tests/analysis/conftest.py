@@ -32,6 +32,15 @@ ROWS = (
     {"id": "opid", "label": "OPID", "kind": "method"},
     {"id": "opid_random", "label": "OPID, random skills", "kind": "control"},
 )
+TEACHER_ROWS = (
+    {"id": "grpo", "label": "GRPO", "kind": "method", "base": None},
+    {"id": "skill_grpo", "label": "Skill-GRPO", "kind": "method", "base": "grpo"},
+    {"id": "retire_opd", "label": "RetireOPD", "kind": "method", "base": "grpo", "uses_teacher": True},
+    {"id": "retire_opd_fixed", "label": "RetireOPD, fixed stop", "kind": "method", "base": "retire_opd"},
+)
+EVALUATED = {"vanilla_skill": ("on",), "skill_grpo": ("off", "on")}
+METHODS = {"opid_random": "opid", "vanilla_skill": "vanilla", "retire_opd_fixed": "retire_opd"}
+RETIRED_AFTER = 8  # step of the fixture's retirements
 LEVEL = {"vanilla": 0.2, "vanilla_skill": 0.5, "grpo": 0.55, "opid": 0.6, "opid_random": 0.54}
 STEPS = 12
 COMMIT = "c0ffee" * 6 + "abcd"
@@ -48,7 +57,7 @@ class Sweep:
     out: Path
     name: str = "main_table"
     scale: str = "local"
-    rows: Sequence[dict[str, str]] = ROWS
+    rows: Sequence[dict[str, Any]] = ROWS
     seeds: Sequence[int] = (0, 1, 2)
     per_type: int = 5
     panels: Sequence[str] = ("seen", "unseen")
@@ -65,7 +74,7 @@ class Sweep:
         folder = self.out / "results" / self.name
         folder.mkdir(parents=True, exist_ok=True)
         plan = {
-            "version": 1,
+            "version": 2,
             "sweep": self.name,
             "title": "Main table",
             "scale": self.scale,
@@ -85,7 +94,7 @@ class Sweep:
             {
                 "fingerprint": name,
                 "row": row,
-                "method": row,
+                "method": METHODS.get(row, row),
                 "backbone": "tiny-s",
                 "env": "alfworld",
                 "fraction": 1.0,
@@ -95,6 +104,10 @@ class Sweep:
                 "trains": not row.startswith("vanilla"),
                 "delta": [],
                 "base": None,
+                "requires": [],
+                "stage": False,
+                "changed": {},
+                "preset": [],
                 "state": "complete",
                 "run_dir": f"runs/{name}",
                 **changes,
@@ -105,17 +118,15 @@ class Sweep:
             return
         folder.mkdir(parents=True)
         trains = not row.startswith("vanilla")
-        skills = "on" if row == "vanilla_skill" else "off"
         steps = STEPS if trains else 0
-        rows = [e for panel in self.panels for e in self.episodes(row, seed, panel, skills, steps)]
-        self.write_episodes(row, seed, rows)
-        evaluations = {
-            f"{panel}/{skills}": {"requested": 6 * self.per_type, "graded": 6 * self.per_type, "excluded": 0}
-            for panel in self.panels
-        }
+        places = [(panel, skills) for panel in self.panels for skills in EVALUATED.get(row, ("off",))]
+        self.write_episodes(row, seed, [e for place in places for e in self.episodes(row, seed, *place, steps)])
+        n = 6 * self.per_type
+        counts = {"requested": n, "graded": n, "excluded": 0}
+        evaluations = {f"{panel}/{skills}": counts for panel, skills in places}
         self.write_state(row, seed, last_step=steps, planned_steps=steps, evaluations=evaluations)
         self.write_provenance(row, seed, self.commit)
-        self.write_spool(row, seed, self.curve(row, seed) if trains else [])
+        self.write_spool(row, seed, self.curve(row, seed) if trains else [], self.events(row))
 
     # -------------------------------------------------------------------------------------- one run
     def episodes(self, row: str, seed: int, panel: str, skills: str, step: int) -> list[dict[str, Any]]:
@@ -172,12 +183,58 @@ class Sweep:
                     "tokens/rollout": 20000.0,
                     "tokens/teacher": 10000.0 * teacher,
                     "tokens/update": 20000.0,
+                    **self.further(row, step, teacher),
                 }
             )
         return values
 
-    def write_spool(self, row: str, seed: int, curve: Sequence[dict[str, Any]], first: int = 1) -> None:
+    def further(self, row: str, step: int, teacher: float) -> dict[str, float]:
+        """Counts of every step, and what a method with a frozen teacher says of itself."""
+        analyzed = 16.0 if row.startswith("opid") else 0.0
+        scored = 32.0 if teacher or (row.startswith("retire") and step <= RETIRED_AFTER) else 0.0
+        values = {
+            "time/reference_s": 0.25,
+            "time/validation_s": 0.0,
+            "time/analyzer_wall_s": teacher * 0.1,
+            "tokens/reference": 20000.0,
+            "cost/teacher_rows": scored,
+            "cost/teacher_tokens_rescored": 50 * scored,
+            "cost/analyzer_calls": analyzed,
+            "cost/analyzer_cached": analyzed / 4,
+            "cost/analyzer_retries": 0.0,
+            "cost/analyzer_repairs": 1.0 if analyzed and step == 1 else 0.0,
+            "cost/analyzer_prompt_tokens": 300 * analyzed,
+            "cost/analyzer_completion_tokens": 100 * analyzed,
+            "cost/analyzer_money": 0.001 * analyzed,
+        }
+        if row.startswith("retire"):
+            values["method/coef"] = 0.25 if step <= RETIRED_AFTER else 0.0
+            values["method/retired"] = float(step >= RETIRED_AFTER + (row == "retire_opd_fixed"))
+            if scored:
+                values["method/gap"] = 0.5 - 0.01 * step
+        if row == "retire_opd" and step in (4, RETIRED_AFTER):
+            values |= {"validation/success": 0.4 + 0.01 * step, "method/window_gap": 0.45}
+        if row == "retire_opd" and step == RETIRED_AFTER:
+            values |= {"method/progress": -0.02, "method/competence": 0.95}
+        return values
+
+    def events(self, row: str) -> list[tuple[str, dict[str, Any]]]:
+        """Events of a run besides its start."""
+        if row != "retire_opd":
+            return []
+        measured = {"success": 0.5, "episodes": 20, "panel_hash": "v" * 64}
+        return [("teacher_measured", measured), ("retired", {"step": RETIRED_AFTER})]
+
+    def write_spool(
+        self,
+        row: str,
+        seed: int,
+        curve: Sequence[dict[str, Any]],
+        events: Sequence[tuple[str, dict[str, Any]]] = (),
+    ) -> None:
+        first = 1
         lines = [{"t": 1.0, "kind": "event", "name": "started", "data": {"metrics": 1}}]
+        lines += [{"t": 1.0, "kind": "event", "name": name, "data": data} for name, data in events]
         lines += [
             {"t": 2.0, "kind": "metrics", "step": step, "values": values} for step, values in enumerate(curve, first)
         ]
@@ -225,6 +282,30 @@ def make_sweep(tmp_path: Path) -> Callable[..., Sweep]:
         return Sweep(tmp_path, **changes).build()
 
     return make
+
+
+@pytest.fixture
+def teachers(tmp_path: Path) -> Sweep:
+    """Rows with frozen teachers: the teacher is a row of the table; change `cells` and write the plan again."""
+    sweep = Sweep(tmp_path, name="retirement", rows=TEACHER_ROWS, panels=("seen",)).build()
+    changed = {
+        "skill_grpo": {"method.skill.source": ["none", "library"], "method.rollout_skills_train": [False, True]},
+        "retire_opd": {
+            "method.coef": [0.0, 0.25],
+            "method.teacher.run": [None, "skill_grpo"],
+            "training.kl_coef": [0.01, 0.0],
+        },
+        "retire_opd_fixed": {"method.knobs.stop_step": [None, RETIRED_AFTER]},
+    }
+    for cell in sweep.cells:
+        own = {**changed.get(cell["row"], {})}
+        if cell["row"] == "retire_opd":
+            own["method.teacher.source"] = [None, fingerprint("skill_grpo", cell["seed"])]
+            cell["preset"] = ["training.kl_coef"]
+        cell["changed"] = own
+        if cell["row"].startswith("retire"):
+            cell["requires"] = [fingerprint("skill_grpo", cell["seed"])]
+    return sweep.write_plan()
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import methods
 from analysis.collect import collect
 from analysis.plan import plan_path
-from analysis.runfiles import EPISODE_SCHEMA, METRICS
+from analysis.runfiles import EPISODE_SCHEMA, EVENTS, METRICS
 from harness import training as harness_training
 from harness.errors import ConfigError
 
@@ -185,7 +186,13 @@ def test_what_is_read_is_what_runs_write() -> None:
     from harness.evaluation import SCHEMA
 
     assert set(EPISODE_SCHEMA.names) <= set(SCHEMA.names)
-    source = "".join(path.read_text() for path in sorted(Path(harness_training.__path__[0]).glob("*.py")))
+    engine = "".join(path.read_text() for path in sorted(Path(harness_training.__path__[0]).glob("*.py")))
+    method = "".join(path.read_text() for path in sorted(Path(methods.__path__[0]).glob("*.py")))
     for name in METRICS:
         group, _, short = name.partition("/")
-        assert f'"{name}"' in source or (group == "time" and f'"{short.removesuffix("_s")}"' in source), name
+        if group == "method":
+            assert f'"{short}"' in method, name
+        else:
+            assert f'"{name}"' in engine or (group == "time" and f'"{short.removesuffix("_s")}"' in engine), name
+    run = (Path(harness_training.__path__[0]).parent / "run.py").read_text()
+    assert all(f'"{event}"' in run for event in EVENTS)

@@ -1,4 +1,4 @@
-"""Learning curves at equal steps and equal cost, and costs, recomputed by hand."""
+"""Learning curves at equal steps and equal cost, recomputed by hand."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Metric, Status
+from analysis.cells import Cell, Metric, Status
 from analysis.collect import collect
 from analysis.tables import make_tables
 
 
 def learning(sweep: Any) -> dict[tuple[str, Metric], Cell]:
     return {(k[0].row, k[2]): c for k, c in make_tables(collect(sweep.out, "main_table")).learning.items()}
-
-
-def costs(sweep: Any) -> dict[tuple[str, Metric], Cell]:
-    return {(k[0].row, k[2]): c for k, c in make_tables(collect(sweep.out, "main_table")).costs.items()}
 
 
 def value(cell: Cell) -> float:
@@ -62,8 +58,8 @@ def test_the_shortest_curve_sets_the_number_of_steps(sweep: Any) -> None:
     assert value(cell) == pytest.approx(expected)
 
 
-def test_rows_that_do_not_train_have_no_curve_and_no_cost(sweep: Any) -> None:
-    assert {row for row, _ in learning(sweep)} == {row for row, _ in costs(sweep)} == {"grpo", "opid", "opid_random"}
+def test_rows_that_do_not_train_have_no_curve(sweep: Any) -> None:
+    assert {row for row, _ in learning(sweep)} == {"grpo", "opid", "opid_random"}
 
 
 def test_a_row_whose_runs_all_failed_keeps_its_place(sweep: Any) -> None:
@@ -72,7 +68,6 @@ def test_a_row_whose_runs_all_failed_keeps_its_place(sweep: Any) -> None:
     found = learning(sweep)
     assert found["opid", Metric.AREA_STEPS].status is Status.MISSING
     assert found["opid", Metric.DIFFERENCE_AREA_STEPS].status is Status.MISSING
-    assert costs(sweep)["opid", Metric.CPU].status is Status.MISSING
 
 
 def test_without_a_common_seed_there_is_no_difference(sweep: Any) -> None:
@@ -85,23 +80,3 @@ def test_without_a_common_seed_there_is_no_difference(sweep: Any) -> None:
 def test_one_seed_has_a_curve_without_an_interval(make_sweep: Callable[..., Any]) -> None:
     cell = learning(make_sweep(seeds=(0,)))["opid", Metric.AREA_STEPS]
     assert cell.interval is not None and cell.interval.kind == stats.NO_INTERVAL
-
-
-def test_costs_are_totals_of_complete_runs_with_their_range(sweep: Any) -> None:
-    found = costs(sweep)
-    totals = [sweep.curve("opid", seed)[-1]["time/cpu_total_s"] for seed in (0, 1, 2)]
-    interval = found["opid", Metric.CPU].interval
-    assert interval is not None and interval.kind == stats.RANGE
-    assert (interval.value, interval.lo, interval.hi) == pytest.approx((np.mean(totals), min(totals), max(totals)))
-    assert value(found["opid", Metric.TOKENS_TEACHER]) == 240_000 and value(found["grpo", Metric.TOKENS_TEACHER]) == 0
-    assert value(found["opid", Metric.CPU_ANALYZER]) == pytest.approx(12 * 0.2)
-    assert {c.column for c in found.values()} == {ALL}
-
-
-def test_a_cost_that_is_not_recorded_in_every_step_is_not_summed(sweep: Any) -> None:
-    curve = sweep.curve("opid", 1)
-    del curve[3]["tokens/teacher"]
-    sweep.write_spool("opid", 1, curve)
-    cell = costs(sweep)["opid", Metric.TOKENS_TEACHER]
-    assert cell.status is Status.NOT_APPLICABLE and "tokens/teacher is not recorded in every step" in cell.note
-    assert value(costs(sweep)["opid", Metric.CPU]) > 0

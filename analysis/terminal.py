@@ -1,0 +1,127 @@
+"""The tables in short, for a terminal: one line per row, one group of columns per panel."""
+
+from __future__ import annotations
+
+from analysis.blocks_published import published_value
+from analysis.blocks_runs import completeness_block
+from analysis.cells import ALL, Cell, Metric
+from analysis.curves import WINDOW
+from analysis.footnotes import CANCELS, CANCELS_TEXT
+from analysis.notes import SETTING_SHORT, lead, notes, title
+from analysis.published import why_not_comparable
+from analysis.render import LEFT, RIGHT, Block, Document, Text
+from analysis.tableset import Tables, line_label, mark, seeds_text
+from analysis.text import bounded, half_width
+
+TERMINAL_BACKBONE = "Qwen2.5-3B-Instruct"
+
+
+def terminal(tables: Tables) -> Document:
+    """The same numbers, short: one line per row, one group of columns per panel."""
+    made = [_short_success(tables), _short_differences(tables), _short_learning(tables), _short_published(tables)]
+    done = completeness_block(tables)
+    made.append(done and Block(done.title, done.header[:6], tuple(r[:6] for r in done.rows), "", done.align[:6]))
+    warnings = tuple(warning.message for warning in tables.records.warnings)
+    every = notes(tables)
+    brief = (
+        f"± is the half-width of the 95 % t interval over seeds; ᵉ evaluation-only (one seed, or equal seeds). ▲▼: "
+        f"differs from {tables.label_of(tables.reference)}, both intervals of the paired difference exclude zero.",
+        every[3],
+        *((SETTING_SHORT,) if any(line.method == "opid" for line in tables.records.lines) else ()),
+    )
+    footed = (CANCELS_TEXT,) if any(CANCELS in marks for marks in tables.footnotes.marks.values()) else ()
+    return Document(
+        title(tables.records), lead(tables), tuple(b for b in made if b is not None), warnings, brief, footed
+    )
+
+
+def _panels(tables: Tables) -> list[str]:
+    return sorted({panel for _, panel in tables.panels()})
+
+
+def _short_success(tables: Tables) -> Block | None:
+    keys = list(dict.fromkeys((line, place.rpartition("/")[2]) for line, place, _, _ in tables.success))
+    panels = _panels(tables)
+    rows = []
+    about: dict[str, str] = {}
+    for line, skills in keys:
+        entries: list[Text] = []
+        seeds = ""
+        for panel in panels:
+            for metric in (Metric.MICRO, Metric.MACRO):
+                cell = tables.success.get((line, f"{panel}/{skills}", metric, ALL))
+                sign = mark(tables, cell) if cell else ""
+                entries.append(Text(f"{half_width(cell)} {sign}".rstrip() if cell else ""))
+                if cell and metric == Metric.MICRO:
+                    seeds = seeds_text(tables, cell)
+                    if cell.protocol:
+                        about.setdefault(panel, f"{cell.n_tasks} tasks, panel {cell.protocol['panel_hash'][:8]}")
+        label = line_label(tables, line, f"{panels[0]}/{skills}")
+        rows.append((Text(label), Text(skills), Text(seeds), *entries))
+    if not rows:
+        return None
+    header = ("Row", "Skills", "Seeds", *(f"{p} {kind} %" for p in panels for kind in ("micro", "macro")))
+    told = "; ".join(f"{panel}: {text}" for panel, text in about.items())
+    return Block("Success, mean over seeds", header, tuple(rows), told, LEFT * 2 + RIGHT * (1 + 2 * len(panels)))
+
+
+def _short_differences(tables: Tables) -> Block | None:
+    panels = _panels(tables)
+    columns = [(row, panel) for row in tables.versus if tables.versus[row] for panel in panels]
+    rows = []
+    for line, skills in dict.fromkeys((line, place.rpartition("/")[2]) for line, place, _, _ in tables.success):
+        cells = [
+            tables.versus[row].get((line, f"{panel}/{skills}", Metric.DIFFERENCE_MICRO, ALL)) for row, panel in columns
+        ]
+        if any(cells):
+            texts = (Text(bounded(c, c.interval) + ("*" if c.note else "") if c else "") for c in cells)
+            rows.append((Text(line_label(tables, line, f"{panels[0]}/{skills}")), *texts))
+    if not rows:
+        return None
+    header = ("Row", *(f"− {tables.label_of(row)}, {panel}" for row, panel in columns))
+    starred = any(entry.text.endswith("*") for row in rows for entry in row)
+    told = "* not comparable, or with another prompt: see the files." if starred else ""
+    return Block("Paired differences, micro, points [95 % t interval over seeds]", header, tuple(rows), told)
+
+
+def _short_learning(tables: Tables) -> Block | None:
+    columns = [
+        (tables.learning, Metric.TRAIN_FIRST, ALL, f"first {WINDOW} steps, %"),
+        (tables.learning, Metric.TRAIN_LAST, ALL, f"last {WINDOW} steps, %"),
+        (tables.learning, Metric.AREA_STEPS, ALL, "area, steps %"),
+        (tables.learning, Metric.AREA_CPU, ALL, "area, CPU %"),
+        (tables.costs, Metric.CPU, ALL, "CPU s"),
+        (tables.costs, Metric.COST_RATIO, ALL, f"× {tables.label_of(tables.reference)} per step"),
+        (tables.costs, Metric.COST_STEP, "tokens_rescored", "rescored per step"),
+    ]
+    rows = []
+    for line in dict.fromkeys(key[0] for key in tables.learning):
+        cells = [(source.get((line, "train", metric, column)), source) for source, metric, column, _ in columns]
+        texts = [Text("" if c is None else half_width(c) if s is tables.learning else _value(c)) for c, s in cells]
+        rows.append((Text(line_label(tables, line)), *texts))
+    header = ("Row", *(name for *_, name in columns))
+    return Block("Training: success of rollouts, and cost per run", header, tuple(rows)) if rows else None
+
+
+def _value(cell: Cell) -> str:
+    return bounded(cell, cell.interval).partition(" ")[0]
+
+
+def _short_published(tables: Tables) -> Block | None:
+    rows = []
+    for row in tables.published:
+        if row.backbone == TERMINAL_BACKBONE:
+            texts = [published_value(row.cell(metric)) for metric in (Metric.MICRO, Metric.MACRO)]
+            status = next(cell.status.value for cell in row.cells)
+            texts += [row.panel, f"n/a, {status} from {row.cells[0].source}"]
+            rows.append((Text(tables.label_of(row.beside)), *(Text(text) for text in (row.method, *texts))))
+    if not rows:
+        return None
+    why = why_not_comparable(tables.records.lines[0].scale)
+    return Block(
+        f"Published, {TERMINAL_BACKBONE}: not comparable ({why}); ‡ derived, never published; ≈ not unique",
+        ("Our row", "Paper's row", "micro %", "macro %", "panel", "Δ and source"),
+        tuple(rows),
+        "",
+        LEFT * 2 + RIGHT * 2 + LEFT * 2,
+    )
