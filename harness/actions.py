@@ -13,9 +13,10 @@ from harness.config import RunConfig
 from harness.errors import ConfigError, Problem
 from harness.files import RecordError
 from harness.folders import check_writable
-from harness.plan import Cell, Plan, states, write_plan
+from harness.plan import Plan, missing, states, write_plan
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.report import cell_label, plan_text, status_text
+from harness.stages import Cell, used_panels
 from harness.states import COMPLETE, RunState
 
 
@@ -45,7 +46,7 @@ def status(plan: Plan) -> int:
         nothing = RunState(planned_steps=planned_steps(cell.config), declared=declared_evaluations(cell.config))
         found[cell.fingerprint] = RunDirectory(path).state() if path.is_dir() else nothing
     print(status_text(plan, found))
-    return OK if all(state.is_complete for state in found.values()) else INCOMPLETE
+    return INCOMPLETE if missing(plan, {name: state.state for name, state in found.items()}) else OK
 
 
 def tables(plan: Plan) -> int:
@@ -61,14 +62,16 @@ def run(plan: Plan) -> int:
     """Run what is missing of the selected cells, copy records to the tracker, print the table."""
     _check_folder(plan)
     state_of = states(plan)
-    missing = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
-    _check_caches(missing)
+    todo = missing(plan, state_of)
+    _check_caches(todo)
     write_plan(plan, state_of)
     stopped = False
-    if missing:
-        say(f"{plan.title}: {len(missing)} of {len(plan.selected)} cells to run")
+    if todo:
+        teachers = sum(cell.stage for cell in todo)
+        also = f", {teachers} only as {'a teacher' if teachers == 1 else 'teachers'} of others" if teachers else ""
+        say(f"{plan.title}: {len(todo)} of {len(plan.selected)} cells to run{also}")
         try:
-            stopped = _run_cells(plan, missing)
+            stopped = _run_cells(plan, todo)
         except PreparationError as error:
             say(f"error: {error}")
             return INCOMPLETE
@@ -90,25 +93,26 @@ def _check_folder(plan: Plan) -> None:
     check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
 
 
-def _check_caches(missing: Sequence[Cell]) -> None:
+def _check_caches(cells: Sequence[Cell]) -> None:
     """The folders of what runs share, like the output folder: before anything starts."""
     from harness.prepare import check_cache
 
-    for config in {cell.config.env.cache: cell.config for cell in missing}.values():
+    for config in {cell.config.env.cache: cell.config for cell in cells}.values():
         check_cache(config)
 
 
-def _run_cells(plan: Plan, missing: Sequence[Cell]) -> bool:
+def _run_cells(plan: Plan, todo: Sequence[Cell]) -> bool:
     """Whether the user stopped it before everything had an outcome."""
-    _prepare(missing)
+    _prepare(todo)
     from harness.launch.local import run_cells
     from harness.progress import Progress
 
-    runs = [_create(plan, cell) for cell in missing]
-    labels = {cell.fingerprint: cell_label(plan, cell) for cell in missing}
+    runs = [_create(plan, cell) for cell in todo]
+    labels = {cell.fingerprint: cell_label(plan, cell) for cell in plan.cells}
+    requires = {cell.fingerprint: cell.requires for cell in todo if cell.requires}
     with Progress(labels) as show:
         # A failure seen before this command is tried again: asking again is asking for what is missing.
-        report = run_cells(runs, plan.command.launcher.workers, show, retry_failed=True)
+        report = run_cells(runs, plan.command.launcher.workers, show, retry_failed=True, requires=requires)
     for fingerprint, error in report.errors.items():
         if report.outcomes[fingerprint] != COMPLETE:
             say(f"{report.outcomes[fingerprint]}: {labels[fingerprint]}: {error}")
@@ -122,14 +126,14 @@ def _create(plan: Plan, cell: Cell) -> RunDirectory:
         raise ConfigError(Problem("runtime.out", str(plan.out), "", str(error))) from error
 
 
-def _prepare(missing: Sequence[Cell]) -> None:
+def _prepare(cells: Sequence[Cell]) -> None:
     """Make what several runs share (games, the embedded model) once, before any of them starts."""
     from harness.prepare import prepare, uses_skills
 
     groups: dict[str, RunConfig] = {}
-    for cell in missing:
+    for cell in cells:
         config = cell.config
-        shared = repr((config.env, config.backbone, config.evaluation.panels, config.method.trains))
+        shared = repr((config.env, config.backbone, used_panels(config)))
         # A run that uses skills asks for more than one that does not: it speaks for all of its group.
         if shared not in groups or (uses_skills(config) and not uses_skills(groups[shared])):
             groups[shared] = config
@@ -187,7 +191,7 @@ def _elsewhere(plan: Plan) -> str:
 
 
 def _exit_status(plan: Plan, state_of: Mapping[str, str]) -> int:
-    lacking = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
+    lacking = missing(plan, state_of)
     if not lacking:
         return OK
     counts = Counter(state_of[cell.fingerprint] for cell in lacking)

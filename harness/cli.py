@@ -94,9 +94,9 @@ def _command(arguments: Arguments) -> int:
     hydra = composer(arguments.config_dir, arguments.searchpath)
     command = parse(arguments.overrides, hydra.groups())
     if arguments.cfg is not None:
-        from harness.plan import requested
+        from harness.plan import shown
 
-        print(hydra.text(requested(hydra, command), arguments.cfg, arguments.resolve), end="")
+        print(hydra.text(shown(hydra, command), arguments.cfg, arguments.resolve), end="")
         return OK
     from harness.plan import build_plan
 

@@ -45,6 +45,7 @@ class Composer:
         self._hydra = list(hydra_overrides)
         self._composed: dict[tuple[str, ...], tuple[CommandConfig, dict[str, str]]] = {}
         self._plain: dict[tuple[str, ...], bool] = {}
+        self._contents: dict[tuple[str, str], tuple[Mapping[str, Any], tuple[str, ...]]] = {}
         self._groups: dict[str, tuple[str, ...]] | None = None
         self.compositions = 0  # how often Hydra really composed
 
@@ -58,6 +59,33 @@ class Composer:
                 for group in GROUPS
             }
         return self._groups
+
+    def names(self, group: str) -> tuple[str, ...]:
+        """Names of the files in a folder of the search path; none if there is no such folder."""
+        return tuple(self._files.get_group_options(group))
+
+    def file(self, group: str, name: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """What a file says itself, and which files of its group it inherits from, the one that counts most first.
+
+        Raises ConfigError if the file cannot be read.
+        """
+        if (group, name) not in self._contents:
+            from omegaconf import OmegaConf
+
+            with _translated():
+                found = self._files.load_config(f"{group}/{name}")
+            if found is None:
+                raise ConfigError(Problem(group, name, "", suggest(name, self.names(group), "available")))
+            parents = [entry.path for entry in found.defaults_list if getattr(entry, "path", "_self_") != "_self_"]
+            node = OmegaConf.to_container(found.config, resolve=False)
+            content = {str(key): v for key, v in node.items()} if isinstance(node, dict) else {}
+            self._contents[group, name] = (content, tuple(reversed(parents)))
+        return self._contents[group, name]
+
+    @property
+    def _files(self) -> Any:
+        """Hydra's view of the search path."""
+        return self._loader._parse_overrides_and_create_caching_repo(CONFIG_NAME, self._hydra)[1]
 
     def config(self, overrides: Sequence[str]) -> tuple[CommandConfig, dict[str, str]]:
         """The typed configuration and the chosen file of each group. Raises ConfigError."""

@@ -16,17 +16,18 @@ from rich.text import Text
 
 from harness.files import RecordError
 from harness.record import RunDirectory
-from harness.states import COMPLETE, FAILED, INTERRUPTED, RunState
+from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RunState
 
 WAITING, ACTIVE, ELSEWHERE = "waiting", "active", "elsewhere"
-FINAL = (COMPLETE, FAILED, INTERRUPTED)
+FINAL = (COMPLETE, FAILED, INTERRUPTED, PENDING)  # pending: what it needs is not to be had, so that it never started
 
 
 @dataclass(frozen=True, slots=True)
 class CellView:
     """What the display shows of one cell.
 
-    status   waiting | active (run by this command) | elsewhere (by another) | complete | failed | interrupted
+    status   waiting | active (run by this command) | elsewhere (by another) | complete | failed | interrupted |
+             pending (never started, for want of the run that it needs)
     success  share of the last training rollouts that succeeded, None before the first
     phase    in words: `training`, `evaluating seen/off`, ...
     started  unix seconds of the first line of the current attempt, None before it

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from harness.plan import Cell, Plan
-from harness.states import COMPLETE, STATES, RunState
+from harness.plan import Plan, missing
+from harness.stages import Cell
+from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, STATES, RunState
+from harness.validate import describe
 
 _PLACE = ("row", "env", "backbone", "fraction", "seed", "run")
 
@@ -16,43 +18,97 @@ def cell_label(plan: Plan, cell: Cell) -> str:
     several = {
         name for name in ("env", "backbone", "fraction") if len({getattr(c.point, name) for c in plan.cells}) > 1
     }
-    parts = [plan.labels[cell.row.id]]
+    parts = [plan.labels[cell.row.id], *(["(teacher)"] if cell.stage else [])]
     parts += [str(getattr(cell.point, name)) for name in ("env", "backbone") if name in several]
     parts += [f"fraction {cell.point.fraction:g}"] if "fraction" in several else []
     return " ".join([*parts, f"seed {cell.point.seed}"])
 
 
 def plan_text(plan: Plan, state_of: Mapping[str, str]) -> str:
-    """The selected cells with their states, and what the missing ones are expected to cost."""
-    header = (*_PLACE, "state", "CPU hours")
-    rows = [(*_place(c), state_of[c.fingerprint], _hours(c.expected_seconds)) for c in plan.selected]
-    missing = [cell for cell in plan.selected if state_of[cell.fingerprint] != COMPLETE]
-    lines = [f"{plan.title}: {_counts(plan, state_of)}", "", *_columns([header, *rows]), ""]
-    lines.append(f"{len(missing)} to run; expected CPU time: {_total(missing)}")
-    return "\n".join(lines)
+    """The selected cells with their states and what the missing ones are expected to cost, then what rows change."""
+    header = (*_PLACE, "state", "CPU hours", "after")
+    rows = [(*_place(c), state_of[c.fingerprint], _hours(c.expected_seconds), _after(plan, c)) for c in plan.selected]
+    todo = missing(plan, state_of)
+    lines = [f"{plan.title}: {_counts(plan, state_of)}", "", *_columns(_filled([header, *rows])), ""]
+    protocols = sorted({cell.config.protocol for cell in plan.selected})
+    lines.append(f"protocol: {', '.join(protocols)}")
+    lines.append(f"{len(todo)} to run; expected CPU time: {_total(todo)}")
+    return "\n".join([*lines, *_delta_lines(plan)])
+
+
+def waiting(plan: Plan, state_of: Mapping[str, str]) -> dict[str, str]:
+    """Fingerprint -> why a selected cell cannot start yet, for those that wait for the weights of another."""
+    found: dict[str, str] = {}
+    for cell in plan.selected:
+        lacking = [name for name in cell.requires if state_of[name] != COMPLETE]
+        if lacking and state_of[cell.fingerprint] in (PENDING, INTERRUPTED, FAILED):
+            told = ", ".join(f"{cell_label(plan, plan.cell(name))} ({name}): {state_of[name]}" for name in lacking)
+            found[cell.fingerprint] = f"waits for its teacher, {told}"
+    return found
+
+
+def _after(plan: Plan, cell: Cell) -> str:
+    """Rows whose runs must be complete before."""
+    return ", ".join(plan.cell(name).row.id for name in cell.requires)
+
+
+def _delta_lines(plan: Plan) -> list[str]:
+    """What each selected row with a base changes in it; said once where it is the same everywhere."""
+    lines: list[str] = []
+    for row in plan.sweep.rows:
+        cells = [cell for cell in plan.selected if cell.row.id == row.id and not cell.stage]
+        if row.base is None or not cells:
+            continue
+        versions: dict[str, list[str]] = {}
+        for cell in cells:
+            place = f"{cell.point.env}, {cell.point.backbone}"
+            text = "\n".join(_changes(cell, plan))
+            if place not in versions.setdefault(text, []):
+                versions[text].append(place)
+        for text, places in versions.items():
+            where = "" if len(versions) == 1 else f" ({'; '.join(places)})"
+            lines += [f"  {row.id} against {row.base}{where}", *text.splitlines()]
+    return ["", "what rows change in their base (base -> row)", *lines] if lines else []
+
+
+def _changes(cell: Cell, plan: Plan) -> list[str]:
+    """A line per key that differs from the base row; the protocol's say so."""
+    preset = set(cell.preset)
+    if cell.row.base is not None:  # what the protocol decides in the base alone differs here, too
+        place = (cell.point.env, cell.point.backbone)
+        others = (c for c in plan.cells if c.row.id == cell.row.base and (c.point.env, c.point.backbone) == place)
+        preset |= set(next((c.preset for c in others), ()))
+    rows = [
+        (f"    {key}", f"{describe(before)} -> {describe(now)}", "from protocol" if key in preset else "")
+        for key, (before, now) in cell.changed.items()
+    ]
+    return _columns(rows) if rows else ["    nothing"]
 
 
 def status_text(plan: Plan, states: Mapping[str, RunState]) -> str:
     """The selected cells as their run directories say, with the reason where one failed."""
-    header = (*_PLACE, "state", "steps", "evaluated")
+    header = (*_PLACE, "state", "steps", "evaluated", "after")
     rows = []
     reasons = []
     for cell in plan.selected:
         state = states[cell.fingerprint]
         steps = f"{state.last_step}/{state.planned_steps}" if state.planned_steps else "-"
         done = f"{len(state.evaluations)}/{len(state.declared)}" if state.declared else "-"
-        rows.append((*_place(cell), state.state, steps, done))
+        rows.append((*_place(cell), state.state, steps, done, _after(plan, cell)))
         if state.error:
             reasons.append(f"{cell_label(plan, cell)} ({plan.runs / cell.fingerprint}): {state.error}")
-    counts = _counts(plan, {name: state.state for name, state in states.items()})
-    return "\n".join([f"{plan.title}: {counts}", "", *_columns([header, *rows]), *([""] if reasons else []), *reasons])
+    state_of = {name: state.state for name, state in states.items()}
+    reasons += [f"{cell_label(plan, plan.cell(name))}: {why}" for name, why in waiting(plan, state_of).items()]
+    counts = _counts(plan, state_of)
+    table = _columns(_filled([header, *rows]))
+    return "\n".join([f"{plan.title}: {counts}", "", *table, *([""] if reasons else []), *reasons])
 
 
 def _place(cell: Cell) -> tuple[str, ...]:
     """Which cell it is, under the headings of _PLACE."""
     config, point = cell.config, cell.point
     return (
-        cell.row.id,
+        f"{cell.row.id} (teacher)" if cell.stage else cell.row.id,
         config.env.name,
         config.backbone.name,
         f"{point.fraction:g}",
@@ -64,9 +120,11 @@ def _place(cell: Cell) -> tuple[str, ...]:
 def _counts(plan: Plan, state_of: Mapping[str, str]) -> str:
     found = Counter(state_of[cell.fingerprint] for cell in plan.selected)
     told = ", ".join(f"{found[state]} {state}" for state in STATES if found[state])
-    outside = len(plan.cells) - len(plan.selected)
+    outside = sum(not cell.selected and not cell.stage for cell in plan.cells)
+    teachers = sum(cell.stage for cell in plan.selected)
     also = f" ({outside} more in the sweep, not selected)" if outside else ""
-    return f"{len(plan.selected)} cells, {told}{also}"
+    only = f", {teachers} only as {'a teacher' if teachers == 1 else 'teachers'} of others" if teachers else ""
+    return f"{len(plan.selected)} cells, {told}{also}{only}"
 
 
 def _hours(seconds: float | None) -> str:
@@ -81,6 +139,11 @@ def _total(cells: Sequence[Cell]) -> str:
     told = f"{sum(known) / 3600:.2f} hours" if known else ""
     rest = f"unknown for {unknown} cells" if unknown else ""
     return ", ".join(part for part in (told, rest) if part)
+
+
+def _filled(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Without a last column that says nothing."""
+    return rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -30,7 +30,10 @@ Groups = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table. overrides: key -> Hydra override of this row; axes: axis -> its values."""
+    """One row of the table. overrides: key -> Hydra override of this row; axes: axis -> its values.
+
+    stage: no row of the table, only the teacher of one (made by harness.cells).
+    """
 
     id: str
     method: str
@@ -41,6 +44,7 @@ class Row:
     overrides: Mapping[str, str]
     axes: Mapping[str, tuple[Any, ...]]
     variant: str = ""  # what the command line varied in this copy of the row
+    stage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from core.knobs import read_knobs
 from harness import registry
 from harness.config import RunConfig
-from harness.errors import Problem, suggest
+from harness.errors import Problem, nearest, suggest
 from harness.schema import leaves, value
 from methods.skills.analyzers.settings import FORMATS, LIMIT_FIELDS
+
+if TYPE_CHECKING:
+    from methods.interface import MethodSpec
 
 Origin = Callable[[str], str]
 
@@ -104,7 +108,6 @@ RANGES: Mapping[str, Range] = {
 NAMES: Mapping[str, tuple[str, ...]] = {
     "engine": tuple(registry.ENGINES),
     "launcher.name": registry.LAUNCHERS,
-    "protocol": ("fair",),
     "fraction_of": ("tasks", "steps"),
     "training.context": registry.CONTEXTS,
     "training.penalise": ("format", "inadmissible"),
@@ -119,6 +122,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 TRAIN_PANEL = "train"  # as harness.run loads it
+VALIDATION_PANEL = "validation"  # of methods that are validated while they train
 
 _DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 
@@ -208,8 +212,9 @@ def _environment(config: RunConfig, origin: Origin) -> Iterator[Problem]:
         if panel not in spec.panels:
             fix = suggest(panel, spec.panels, f"panels of env={spec.name}")
             yield Problem("evaluation.panels", panel, origin("evaluation.panels"), fix)
+    yield from _knobs("env.knobs", spec.knobs, config.env.knobs, f"environment {spec.name!r}", origin)
     if config.method.trains and TRAIN_PANEL in panels:
-        others = ", ".join(name for name in spec.panels if name != TRAIN_PANEL)
+        others = ", ".join(name for name in spec.panels if name not in (TRAIN_PANEL, VALIDATION_PANEL))
         fix = f"is what row {config.method.id!r} trains on; evaluate it on {others}"
         yield Problem("evaluation.panels", TRAIN_PANEL, origin("evaluation.panels"), fix)
     if config.env.data is not None and not Path(config.env.data).is_dir():
@@ -221,10 +226,17 @@ def _method(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     from methods import registry as methods
 
     try:
+        spec = methods.get(config.method.name)
+        if wrong_knobs := list(
+            _knobs("method.knobs", spec.knobs, config.method.knobs, f"method {spec.name!r}", origin)
+        ):
+            yield from wrong_knobs
+            return
         methods.validate(config.method)
     except ValueError as error:
         yield Problem("", "", "", str(error))
         return
+    yield from _validation(config, spec, origin)
     if config.method.skill.source == "own_trajectory" and (wrong := registry.known_analyzer(config.analyzer.name)):
         yield Problem("analyzer.name", config.analyzer.name, origin("analyzer.name"), wrong)
         return
@@ -238,6 +250,47 @@ def _method(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     for capability, holder in missing:
         fix = f"row {config.method.id!r} needs the capability {capability}, which {holder} does not offer"
         yield Problem(f"method={config.method.id}", "", "", fix)
+
+
+def _validation(config: RunConfig, spec: MethodSpec, origin: Origin) -> Iterator[Problem]:
+    """A method that is validated while it trains needs tasks for that, which nothing else is judged by."""
+    if not spec.validates:
+        return
+    try:
+        panels = registry.env_spec(config.env.name).panels
+    except ValueError:
+        return  # the unknown environment is reported already
+    if VALIDATION_PANEL not in panels:
+        fix = f"row {config.method.id!r} is validated while it trains, and env={config.env.name} has no such panel"
+        yield Problem("method.name", f"{spec.name} (panel {VALIDATION_PANEL})", origin("method.name"), fix)
+    if VALIDATION_PANEL in config.evaluation.panels:
+        others = ", ".join(name for name in panels if name not in (TRAIN_PANEL, VALIDATION_PANEL))
+        fix = f"decides when row {config.method.id!r} changes its course; judge it by {others}"
+        yield Problem("evaluation.panels", VALIDATION_PANEL, origin("evaluation.panels"), fix)
+
+
+def _knobs(
+    where: str, declared: type[Any] | None, given: Mapping[str, Any], owner: str, origin: Origin
+) -> Iterator[Problem]:
+    """Each knob by itself: whether it exists, and whether its value has the right type."""
+    known = () if declared is None else tuple(item.name for item in fields(declared))
+    for name in given:
+        key = f"{where}.{name}"
+        if declared is None or name not in known:
+            yield Problem(key, str(given[name]), origin(key), no_such_knob(owner, where, name, known))
+            continue
+        try:
+            read_knobs(declared, {name: given[name]}, where)
+        except ValueError as error:
+            yield Problem("", "", origin(key), str(error))
+
+
+def no_such_knob(owner: str, where: str, name: str, known: Iterable[str]) -> str:
+    """What is wrong with a knob that `owner` does not declare."""
+    options = sorted(known)
+    near = nearest(name, options)
+    meant = f"; did you mean {where}.{near}?" if near else "."
+    return f"is no knob of {owner}{meant} Knobs: {', '.join(options) or 'none'}"
 
 
 def describe(given: Any) -> str:

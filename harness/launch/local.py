@@ -3,6 +3,9 @@
 Every decision is made from the run directories, so several launchers may work on the same cells at once: a cell that
 somebody else has claimed is waited for, and taken over when its worker died. Each cell is started at most once per
 command; a cell left unfinished by others (a killed launcher) is picked up again.
+
+A cell that needs the weights of others starts when those are complete, whoever ran them. Where one of them cannot be
+had, the cell stays pending and the report says why.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from harness import attempts
 from harness import claim as claims
 from harness.files import RecordError
 from harness.record import RunDirectory
-from harness.states import COMPLETE, FAILED, INTERRUPTED, RUNNING, classify
+from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RUNNING, classify
 from harness.worker import DEFAULT_ENTRY, EXIT_HELD, EXIT_INTERRUPTED, THREAD_VARIABLES
 
 if TYPE_CHECKING:  # rich stays off the path of planning
@@ -49,7 +52,8 @@ class LaunchReport:
 @dataclass
 class _Cell:
     run: RunDirectory
-    status: str = WAITING  # waiting | active | elsewhere | complete | failed | interrupted
+    requires: tuple[str, ...] = ()  # fingerprints of the runs that must be complete before
+    status: str = WAITING  # waiting | active | elsewhere | complete | failed | interrupted | pending (cannot start)
     retry_after: int | None = None  # a failed run is tried again unless it had more attempts than this
     process: subprocess.Popen[bytes] | None = None
     note: str = ""
@@ -60,7 +64,7 @@ class _Cell:
 
     @property
     def ended(self) -> bool:
-        return self.status in (COMPLETE, FAILED, INTERRUPTED)
+        return self.status in (COMPLETE, FAILED, INTERRUPTED, PENDING)
 
 
 def available_cores() -> int:
@@ -75,16 +79,19 @@ def run_cells(
     *,
     retry_failed: bool = False,
     entry: str = DEFAULT_ENTRY,
+    requires: Mapping[str, Sequence[str]] | None = None,
 ) -> LaunchReport:
     """See every run through: start what is missing, wait for what others run, until each has an outcome.
 
     workers: runs at a time, 0 for one per available core. retry_failed: try failed runs once more. entry: what executes
-    a run, `module:function`. The first Ctrl-C (or SIGTERM, SIGHUP) has the workers stop at their next step boundary and
-    returns when they have; a second Ctrl-C kills them. Failures of runs are outcomes, not exceptions.
+    a run, `module:function`. requires: fingerprint -> fingerprints of runs beside it that must be complete before it
+    starts; those are started here only if they are among `run_dirs`. The first Ctrl-C (or SIGTERM, SIGHUP) has the
+    workers stop at their next step boundary and returns when they have; a second Ctrl-C kills them. Failures of runs
+    are outcomes, not exceptions.
     """
     unique = {run.path: run for run in run_dirs}
     launcher = _Launcher(
-        list(unique.values()), workers if workers > 0 else available_cores(), show, retry_failed, entry
+        list(unique.values()), workers if workers > 0 else available_cores(), show, retry_failed, entry, requires or {}
     )
     with launcher.signals():
         try:
@@ -96,7 +103,13 @@ def run_cells(
 
 class _Launcher:
     def __init__(
-        self, runs: Sequence[RunDirectory], workers: int, show: Progress, retry_failed: bool, entry: str
+        self,
+        runs: Sequence[RunDirectory],
+        workers: int,
+        show: Progress,
+        retry_failed: bool,
+        entry: str,
+        requires: Mapping[str, Sequence[str]],
     ) -> None:
         self.workers = workers
         self.show = show
@@ -105,7 +118,18 @@ class _Launcher:
         self.kill = False
         self._told = 0
         self._next_show = self._next_look = 0.0
-        self.cells = [_Cell(run, retry_after=attempts.count(run.path) if retry_failed else None) for run in runs]
+        self.cells = [
+            _Cell(
+                run,
+                tuple(requires.get(run.fingerprint, ())),
+                retry_after=attempts.count(run.path) if retry_failed else None,
+            )
+            for run in runs
+        ]
+        self._by_name = {cell.run.fingerprint: cell for cell in self.cells}
+        needed = {name for cell in self.cells for name in cell.requires}
+        # Others wait for these: they come first.
+        self._order = sorted(self.cells, key=lambda cell: cell.run.fingerprint not in needed)
 
     # ------------------------------------------------------------------------------------------------ the loop
     def loop(self) -> None:
@@ -134,12 +158,30 @@ class _Launcher:
 
     def _fill(self) -> None:
         free = self.workers - sum(cell.status == ACTIVE for cell in self.cells)
-        for cell in self.cells:
+        for cell in self._order:
             if free <= 0:
                 return
-            if cell.status == WAITING:
+            if cell.status == WAITING and self._ready(cell):
                 self._start(cell)
                 free -= cell.status == ACTIVE
+
+    def _ready(self, cell: _Cell) -> bool:
+        """Whether all that a cell requires is complete; a cell that waits for nothing any more ends as pending."""
+        for name in cell.requires:
+            other = self._by_name.get(name)
+            state = self._beside(cell, name) if other is None else other.status
+            if state == COMPLETE:
+                continue
+            if other is None or other.ended:
+                label = self.show.label(name)
+                cell.end(PENDING, f"not started: it needs the weights of {label} ({name}), which is {state}")
+            return False
+        return True
+
+    def _beside(self, cell: _Cell, name: str) -> str:
+        """State of a run in the folder of a cell's."""
+        path = cell.run.path.parent / name
+        return RunDirectory(path).state().state if path.is_dir() else PENDING
 
     def _settled(self, cell: _Cell) -> bool:
         """Whether the records say that there is nothing to start; the cell's status then says why."""
@@ -285,7 +327,7 @@ class _Launcher:
             state = cell.run.state()
             # What could not be written (a full disk) is known here only.
             outcomes[cell.run.fingerprint] = FAILED if cell.status == FAILED else state.state
-            note = cell.note if cell.status == FAILED else state.error
+            note = cell.note if cell.status in (FAILED, PENDING) else state.error
             if note:
                 errors[cell.run.fingerprint] = note
         return LaunchReport(outcomes, errors, stopped=self.interrupts > 0)

@@ -1,0 +1,139 @@
+"""What the planner refuses: bad values, undeclared differences from a base row, one experiment under two names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from harness import registry
+from harness.cells import Cells, run_config
+from harness.errors import ConfigError, Problem
+from harness.fingerprint import differences, identity
+from harness.stages import Cell, CellMaker
+from harness.sweep import Point, Row, Sweep
+from harness.validate import RANGES, describe, no_such_knob, problems
+
+Combination = tuple[str, str, str]  # row, environment file, backbone file
+Changes = Mapping[str, tuple[Any, Any]]
+
+
+def combinations(points: Iterable[Point]) -> dict[Combination, Point]:
+    """(row, env, backbone) -> the first of its points."""
+    found: dict[Combination, Point] = {}
+    for point in points:
+        found.setdefault((point.row, point.env, point.backbone), point)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+def check_values(sweep: Sweep, rows: Mapping[str, Row], cells: Cells, maker: CellMaker) -> None:
+    """Every selected combination of files and its teachers, and every fraction and seed. Raises ConfigError."""
+    found: dict[Problem, None] = {}
+    selected = [point for point in sweep.points if point in sweep.selected]
+    several = combinations(selected)
+    found.update(dict.fromkeys(_common_knobs(several, rows, cells)))
+    for (row_id, env, backbone), point in several.items():
+        for row in (rows[row_id], *maker.teachers(rows[row_id], env, backbone)):
+            config = run_config(cells.command_config(row, env, backbone), row, point, cells.common_knobs)
+
+            def origin(key: str, row: Row = row, env: str = env, backbone: str = backbone) -> str:
+                return cells.origin(row, env, backbone, key)
+
+            found.update(dict.fromkeys(problems(config, origin)))
+    for axis in ("fraction", "seed"):
+        for number, point in {getattr(p, axis): p for p in selected}.items():
+            if not RANGES[axis].holds(number):
+                where = cells.origin(rows[point.row], point.env, point.backbone, axis)
+                found[Problem(axis, str(number), where, str(RANGES[axis]))] = None
+    if found:
+        raise ConfigError(list(found))
+
+
+def _common_knobs(several: Iterable[Combination], rows: Mapping[str, Row], cells: Cells) -> Iterator[Problem]:
+    """A knob that is set for all rows must concern at least one of those selected."""
+    if not cells.common_knobs:
+        return
+    listed = list(several)
+    for where, kind, ask in (
+        ("method.knobs", "method", registry.method_knobs),
+        ("env.knobs", "environment", registry.env_knobs),
+    ):
+        names = {
+            getattr(cells.command_config(rows[i], env, backbone), where.partition(".")[0]).name: None
+            for i, env, backbone in listed
+        }
+        declared = [ask(name) for name in names]
+        known = [item.name for knobs in declared if knobs is not None for item in fields(knobs)]
+        owner = f"{kind} {next(iter(names))!r}" if len(names) == 1 else f"any {kind} here ({', '.join(names)})"
+        for key in sorted(cells.common_knobs):
+            head, _, name = key.rpartition(".")
+            if head == where and name not in known:
+                row_id, env, backbone = listed[0]
+                origin = cells.origin(rows[row_id], env, backbone, key)
+                yield Problem(key, "", origin, no_such_knob(owner, where, name, known))
+
+
+# ------------------------------------------------------------------------------------------------------------- deltas
+def check_deltas(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> dict[Combination, Changes]:
+    """What each row with a base changes in it. Raises ConfigError if that is not what the row declares.
+
+    What the protocol decides in either of the two may differ without being declared.
+    """
+    found: dict[Problem, None] = {}
+    of_row: dict[Combination, Changes] = {}
+    for row_id, env, backbone in combinations(sweep.points):
+        row = rows[row_id]
+        if row.base is None:
+            continue
+        base = rows[row.base]
+        changed = _changes(cells, base, row, env, backbone)
+        of_row[row_id, env, backbone] = changed
+        preset = {**cells.preset(base, env, backbone), **cells.preset(row, env, backbone)}
+        for key, (before, now) in changed.items():
+            if any(_covers(known, key) for known in (*row.delta, *preset)):
+                continue
+            fix = (
+                f"row {row.id!r} differs from its base {row.base!r} here ({describe(before)} there), which its delta "
+                f"[{', '.join(row.delta)}] does not declare; undo the difference or declare it"
+            )
+            found[Problem(key, describe(now), cells.origin(row, env, backbone, key), fix)] = None
+        for declared in row.delta:
+            decided = any(_covers(declared, key) or _covers(key, declared) for key in preset)
+            if not decided and not any(_covers(declared, key) for key in changed):
+                fix = f"row {row.id!r} declares this difference from {row.base!r}, but there is none"
+                found[Problem("delta", declared, sweep.origin, fix)] = None
+    if found:
+        raise ConfigError(list(found))
+    return of_row
+
+
+def _changes(cells: Cells, base: Row, row: Row, env: str, backbone: str) -> Changes:
+    """Dotted key -> (value in the base row, value here), of all that can change a result.
+
+    A frozen teacher is named by its method. Where that is the same, the teachers differ in nothing but what the rows
+    differ in, too.
+    """
+    theirs, ours = (
+        run_config(cells.command_config(r, env, backbone), common_knobs=cells.common_knobs) for r in (base, row)
+    )
+    changed = differences(identity(theirs), identity(ours))
+    runs = (theirs.method.teacher.run, ours.method.teacher.run)
+    return changed if runs[0] == runs[1] else dict(sorted({**changed, "method.teacher.run": runs}.items()))
+
+
+def _covers(declared: str, key: str) -> bool:
+    return key == declared or key.startswith(declared + ".")
+
+
+def check_distinct(cells: Sequence[Cell]) -> None:
+    """Two rows of a sweep must not be the same experiment under two names. Raises ConfigError."""
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.fingerprint, cell)
+        if other is not cell:
+            fix = (
+                f"rows {other.row.id!r} and {cell.row.id!r} are the same experiment: nothing that can change a result "
+                "differs between them. Drop one, or give it the setting that was meant to differ"
+            )
+            raise ConfigError(Problem("", "", "", fix))
