@@ -117,9 +117,17 @@ def _changes(cells: Cells, base: Row, row: Row, env: str, backbone: str) -> Chan
     theirs, ours = (
         run_config(cells.command_config(r, env, backbone), common_knobs=cells.common_knobs) for r in (base, row)
     )
-    changed = differences(identity(theirs), identity(ours))
-    runs = (theirs.method.teacher.run, ours.method.teacher.run)
-    return changed if runs[0] == runs[1] else dict(sorted({**changed, "method.teacher.run": runs}.items()))
+    keys = {*differences(identity(theirs), identity(ours))}
+    if theirs.method.teacher.run != ours.method.teacher.run:
+        keys.add("method.teacher.run")
+    return {key: (_value(theirs, key), _value(ours, key)) for key in sorted(keys)}
+
+
+def _value(node: Any, key: str) -> Any:
+    """The value at a dotted key; None for a knob that is not declared there."""
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
+    return node
 
 
 def _covers(declared: str, key: str) -> bool:

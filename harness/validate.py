@@ -294,5 +294,9 @@ def no_such_knob(owner: str, where: str, name: str, known: Iterable[str]) -> str
 
 
 def describe(given: Any) -> str:
-    """A value as it is shown in a difference."""
-    return "null" if given is None else str(given)
+    """A value as it is shown in a difference, spelt as in a configuration file."""
+    if given is None:
+        return "null"
+    if isinstance(given, bool):
+        return str(given).lower()
+    return f"[{', '.join(map(describe, given))}]" if isinstance(given, (list, tuple)) else str(given)
