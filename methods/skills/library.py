@@ -4,7 +4,8 @@ Routers (`method.skill.router` with `method.skill.source=library`):
 
     task_type    general skills, those of the category of the task's type, mistakes
     data_source  the same by the data set that the task is from
-    keyword      the same for every category with a keyword in the task; none: general skills and mistakes
+    keyword      the same for every category with a keyword in the task, of several that overlap the longest; none:
+                 general skills and mistakes
     all          every category, the task's own first
     random       a control: as task_type, with another category, drawn by (seed, task id)
     embedding    the `top_k` skills, and as many mistakes, that are nearest to the task (see methods.skills.embedding)
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -206,9 +207,8 @@ class Selector:
             return [self._draw(task_id).choice(others)]
         if self.router == "keyword":
             assert self.library is not None
-            text = task_text.lower()
-            words = self.library.keywords
-            return [c for c in known if any(_contains(text, word) for word in words.get(c, ()))]
+            pointed = _pointed_to(task_text.lower(), self.library.keywords)
+            return [category for category in known if category in pointed]
         return [own]
 
     def _nearest(self, task_id: str, own: str, task_text: str) -> Selection:
@@ -275,6 +275,17 @@ class Selector:
         return random.Random(f"library-skills/{self.seed}/{task_id}")
 
 
-def _contains(text: str, word: str) -> bool:
-    """Whether the word or phrase stands in the text, not as a part of longer words."""
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+def _pointed_to(text: str, keywords: Mapping[str, Iterable[str]]) -> set[str]:
+    """Categories with a keyword in the text. A keyword inside of a longer one that is found there does not count:
+    `put a` points elsewhere than `put a clean`."""
+    found = [
+        (match.start(), match.end(), category)
+        for category, words in keywords.items()
+        for word in words
+        for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text)
+    ]
+    return {
+        category
+        for start, end, category in found
+        if not any(first <= start and end <= last and end - start < last - first for first, last, _ in found)
+    }

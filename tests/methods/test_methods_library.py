@@ -21,7 +21,7 @@ from envs.interface import EnvConfig
 from methods.interface import SkillConfig
 from methods.skills.embedding import SentenceEncoder
 from methods.skills.injection import STYLES, inject
-from methods.skills.library import Selection, Selector, build, render
+from methods.skills.library import Selection, Selector, _pointed_to, build, render
 from methods.validation import LIBRARY_ROUTERS, check_library_router
 
 
@@ -164,6 +164,15 @@ def test_embedding_on_the_real_library() -> None:
     for kind in TASK_TYPES:
         text = facts().instructions[kind][0].format(obj="mug", recep="shelf", toggle="desklamp")
         assert f"kind: {library.categories[kind]}\n" in selector.choose(text, kind, text)
+
+
+def test_the_longer_of_two_keywords_counts() -> None:
+    words = {"put": ["put a", "mug"], "wash": ["put a clean"], "two": ["a clean mug"]}
+    assert _pointed_to("put a mug", words) == {"put"}
+    assert _pointed_to("put a clean cup", words) == {"wash"}
+    assert _pointed_to("put a clean mug", words) == {"wash", "two"}  # neither is inside the other
+    assert _pointed_to("put a clean cup, then put a cup", words) == {"wash", "put"}
+    assert _pointed_to("a a", {"x": ["a"], "y": ["a"]}) == {"x", "y"}  # of equal length
 
 
 @pytest.mark.parametrize("router", ["keyword", "embedding"])
