@@ -21,7 +21,7 @@ from envs.interface import Panel, Task
 from envs.panels import assert_each_once
 from harness.files import RecordError, atomic_write
 from harness.states import Interrupted
-from harness.training.rollout import EpisodeRequest, Sampler
+from harness.training.rollout import EpisodeRequest, Sampler, SkillOf
 from methods.interface import Trajectory
 
 # One row per evaluated episode. Units: length in environment steps, malformed and inadmissible in steps, tokens.
@@ -72,7 +72,7 @@ def play_panel(
     repeats: int,
     temperature: float,
     batch: int,
-    skill_of: Callable[[Task], str] | None = None,
+    skill_of: SkillOf | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Played]:
     """Every task of the panel `repeats` times, in the panel's order within each repeat.
@@ -82,9 +82,7 @@ def play_panel(
     """
     wanted = [(task, repeat) for repeat in range(repeats) for task in panel.tasks]
     requests = [
-        EpisodeRequest(
-            task, group, repeat, (seed, "evaluation", panel.name, task.id, repeat), skill_of(task) if skill_of else None
-        )
+        EpisodeRequest(task, group, repeat, (seed, "evaluation", panel.name, task.id, repeat), skill_of)
         for group, (task, repeat) in enumerate(wanted)
     ]
     trajectories: list[Trajectory] = []

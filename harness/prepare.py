@@ -15,6 +15,7 @@ from harness.config import RunConfig
 from harness.errors import ConfigError, Problem
 from harness.folders import check_writable
 from harness.locks import file_lock
+from harness.panels import used_panels
 
 
 def uses_skills(config: RunConfig) -> bool:
@@ -43,8 +44,7 @@ def prepare(config: RunConfig, progress: Callable[[str], None] = lambda text: No
 
     with file_lock(cache_root(config.env) / "prepare.lock", on_wait=waiting):
         spec = registry.get(config.env.name)
-        wanted = [*(["train"] if config.method.trains else []), *config.evaluation.panels]
-        for name in dict.fromkeys(wanted):
+        for name in used_panels(config):
             progress(f"tasks: {config.env.name} {name} (made the first time; up to a minute a panel)")
             spec.load_panel(config.env, name)
         progress(f"backbone: {config.backbone.name}")

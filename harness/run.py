@@ -6,34 +6,28 @@ evaluations that are not recorded yet; the results equal those of an unbroken ru
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import torch
-from transformers.utils.logging import disable_progress_bar
 
-from envs import registry as environments
-from envs.interface import EnvSpec, Panel, Prompter, Task
-from envs.panels import assert_disjoint, subset
-from envs.pool import EnvPool, OrderedPool
+from envs.interface import EnvironmentFailure, Panel, Task
 from harness import backbones
 from harness.config import RunConfig
 from harness.evaluation import EpisodeFile, counts, play_panel, records
+from harness.parts import Analysis, Parts, analysis_of, parts_of, reference_network, teacher_loader
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.training import checkpoint, trajectories
-from harness.training.chat import ChatFormat
-from harness.training.loop import Library, Trainer, rollout_settings
+from harness.training.loop import Extras, Trainer, rollout_settings
 from harness.training.network import Network
-from harness.training.rollout import Sampler
+from harness.training.rollout import Sampler, SkillOf
 from methods import registry as methods
 from methods.faithful import check_faithful
-from methods.interface import MethodContext, Trajectory
-from methods.skills import analyzer as analyzers
+from methods.interface import MethodContext, Trajectory, Validation
+from methods.skills.analyzer import Usage
 
 __all__ = ["Interrupted", "execute"]
 
@@ -49,52 +43,12 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     config = run.load_config()
     run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
     _deterministic(config.runtime.threads)
-    with _parts(config) as parts:
+    with parts_of(config) as parts, analysis_of(config, parts, run.path) as analysis:
         _check_weights(run, config)
-        session = _Session(run, config, parts, should_stop)
+        session = _Session(run, config, parts, analysis, should_stop)
         session.train()
         session.evaluate()
     run.write_state(state=COMPLETE)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What a run is made of. train: None for methods that do not train."""
-
-    spec: EnvSpec
-    prompter: Prompter
-    pool: OrderedPool
-    train: Panel | None
-    panels: tuple[Panel, ...]
-    network: Network
-    chat: ChatFormat
-    library: Library | None
-
-
-@contextlib.contextmanager
-def _parts(config: RunConfig) -> Iterator[_Parts]:
-    spec = environments.get(config.env.name)
-    panels = tuple(spec.load_panel(config.env, name) for name in config.evaluation.panels)
-    train = spec.load_panel(config.env, "train") if config.method.trains else None
-    if train is not None:
-        assert_disjoint(train, *panels)
-        if config.fraction_of == "tasks":
-            train = subset(config.env.name, train, config.fraction)
-    disable_progress_bar()  # of loading weights: it would end up in the run's log
-    model, tokenizer = backbones.load(config.backbone, config.env)
-    _own_memory(model)
-    pool = OrderedPool(EnvPool(spec.make, config.env, config.runtime.env_workers))
-    with contextlib.closing(pool):
-        yield _Parts(
-            spec=spec,
-            prompter=spec.prompter(config.env),
-            pool=pool,
-            train=train,
-            panels=panels,
-            network=Network(model, config.runtime.device),
-            chat=ChatFormat(tokenizer),
-            library=_library(config, spec),
-        )
 
 
 def _check_weights(run: RunDirectory, config: RunConfig) -> None:
@@ -110,28 +64,6 @@ def _check_weights(run: RunDirectory, config: RunConfig) -> None:
         )
 
 
-def _library(config: RunConfig, spec: EnvSpec) -> Library | None:
-    """Skill texts for the policy's own prompt, if this run uses any."""
-    if not config.method.rollout_skills_train and "on" not in config.method.rollout_skills_eval:
-        return None
-    if spec.workflow is None:
-        raise ValueError(
-            f"row {config.method.id!r} puts skills into the policy's prompt, but env.name={spec.name} has no skill "
-            'library; set method.rollout_skills_train=false and method.rollout_skills_eval=["off"]'
-        )
-    return spec.workflow(config.env)
-
-
-def _own_memory(model: torch.nn.Module) -> None:
-    """Copy weights out of the file that they are mapped from.
-
-    transformers maps safetensors files; if such a file is rewritten later, touching the weights kills the process
-    (SIGBUS), long after it was loaded.
-    """
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()
-
-
 def _deterministic(threads: int) -> None:
     """Same numbers for the same run: one set of kernels, a fixed number of threads."""
     torch.set_num_threads(threads)
@@ -143,8 +75,11 @@ def _deterministic(threads: int) -> None:
 class _Session:
     """One attempt at a run."""
 
-    def __init__(self, run: RunDirectory, config: RunConfig, parts: _Parts, should_stop: Callable[[], bool]) -> None:
-        self.run, self.config, self.parts, self.should_stop = run, config, parts, should_stop
+    def __init__(
+        self, run: RunDirectory, config: RunConfig, parts: Parts, analysis: Analysis, should_stop: Callable[[], bool]
+    ) -> None:
+        self.run, self.config, self.parts, self.analysis = run, config, parts, analysis
+        self.should_stop = should_stop
         self.planned = planned_steps(config)
         self.run.checkpoints_dir.mkdir(exist_ok=True)
 
@@ -156,6 +91,8 @@ class _Session:
             return
         trainer = self._trainer(self.parts.train.tasks)
         step = saved = self._resume(trainer)
+        if step == 0 and self.planned and trainer.method.measures_teacher:
+            self._measure_teacher(trainer)
         while step < self.planned:
             if self.should_stop():
                 self._save(trainer, step, saved)
@@ -166,6 +103,8 @@ class _Session:
             if failures := Counter(t.failure for t in played if t.failure is not None):
                 self.run.spool.event("episodes_excluded", step=step, reasons=dict(failures))
             self.run.spool.metrics(step, metrics)
+            if metrics.get("method/retired"):
+                self._say_once("retired", step=step)
             self.run.write_state(last_step=step)
             if step % self.config.runtime.checkpoint_every == 0 or step == self.planned:
                 saved = self._save(trainer, step, saved)
@@ -173,27 +112,65 @@ class _Session:
     def _trainer(self, tasks: Sequence[Task]) -> Trainer:
         config, parts = self.config, self.parts
         check_faithful(methods.get(config.method.name), config.method, self.planned)
-        analyze = None
-        if config.method.skill.source == "own_trajectory":
-            hindsight = parts.spec.hindsight(config.env) if parts.spec.hindsight else None
-            context = analyzers.AnalyzerContext(config.method.skill.max_step_skills, hindsight)
-            analyze = analyzers.build(config.analyzer.name, context).analyze
-        reference = None
-        if config.training.kl_coef > 0:
-            frozen = copy.deepcopy(parts.network.model).requires_grad_(False)
-            reference = Network(frozen, config.runtime.device)
-        return Trainer(
-            config,
-            parts.network,
-            parts.chat,
-            parts.pool,
-            parts.prompter,
-            tasks,
-            methods.build(config.method, MethodContext(self.planned, config.seed, analyze)),
-            parts.library,
-            reference,
+        skills, analyzer = parts.skills, self.analysis.analyzer
+        context = MethodContext(
+            total_steps=self.planned,
+            seed=config.seed,
+            analyze=analyzer.analyze if analyzer is not None else None,
+            library=skills.of_trajectory if skills is not None else None,
         )
+        given = Extras(
+            skill_of=self._skill_of(),
+            reference=reference_network(config, parts),
+            load_teacher=teacher_loader(self.run, config, parts),
+            usage=analyzer.usage if analyzer is not None else Usage,
+            writer=self.analysis.writer,
+            validate=(lambda: self._validation(parts.network, None)[0]) if parts.validation is not None else None,
+        )
+        method = methods.build(config.method, context)
+        return Trainer(config, parts.network, parts.chat, parts.pool, parts.prompter, tasks, method, given)
 
+    def _skill_of(self) -> SkillOf | None:
+        return self.parts.skills.of_task if self.parts.skills is not None else None
+
+    # -------------------------------------------------------------------------------------------------- validation
+    def _measure_teacher(self, trainer: Trainer) -> None:
+        """Play the validation panel with the teacher's weights and skills, before the first training step."""
+        result, panel = self._validation(trainer.teacher.network(), self._skill_of())
+        trainer.method.teacher_measured(result)
+        self.run.spool.event("teacher_measured", **asdict(result), panel_hash=panel.hash)
+
+    def _validation(self, network: Network, skill_of: SkillOf | None) -> tuple[Validation, Panel]:
+        """One episode of each task of the validation panel. Draws from streams of its own, so training is the same
+        whether it is played or not."""
+        panel = self.parts.validation
+        assert panel is not None
+        played = play_panel(
+            self._sampler(network),
+            panel,
+            seed=self.config.seed,
+            repeats=1,
+            temperature=self.config.evaluation.temperature,
+            batch=self.config.runtime.eval_batch,
+            skill_of=skill_of,
+        )
+        graded = [p.trajectory for p in played if p.trajectory.failure is None]
+        if not graded:
+            raise EnvironmentFailure(
+                f"no episode of panel {panel.name} could be played; the first failure: {played[0].trajectory.failure}"
+            )
+        return Validation(sum(t.success for t in graded) / len(graded), len(graded)), panel
+
+    def _sampler(self, network: Network) -> Sampler:
+        parts = self.parts
+        return Sampler(network, parts.chat, parts.pool, parts.prompter, rollout_settings(self.config))
+
+    def _say_once(self, name: str, **data: object) -> None:
+        """An event that is recorded once, unless what it was about was undone."""
+        if not any(e["kind"] == "event" and e["name"] == name and not e.get("rewound") for e in self.run.spool.read()):
+            self.run.spool.event(name, **data)
+
+    # ------------------------------------------------------------------------------------------------- checkpoints
     def _resume(self, trainer: Trainer) -> int:
         """Load the newest sound checkpoint; returns its step, 0 without one. What came after it is forgotten."""
         path, rejected = checkpoint.newest(self.run.checkpoints_dir)
@@ -205,6 +182,8 @@ class _Session:
             state = checkpoint.read_state(path)
             checkpoint.load_model(path, self.parts.network.model)
             checkpoint.load_optimizer(path, trainer.updater.optimizer)
+            if trainer.teacher.module is not None:
+                checkpoint.load_model(path, trainer.teacher.module, checkpoint.TEACHER)
             trainer.load_state(state)
             step, written = int(state["step"]), int(state["trajectories_bytes"])
             self.run.spool.event("resumed", checkpoint=path.name, step=step)
@@ -229,7 +208,14 @@ class _Session:
     def _save(self, trainer: Trainer, step: int, saved: int) -> int:
         if step != saved:
             state = {**trainer.state(step), "trajectories_bytes": trajectories.size(self.run.trajectories_path)}
-            checkpoint.save(self.run.checkpoints_dir, step, self.parts.network.model, trainer.updater.optimizer, state)
+            checkpoint.save(
+                self.run.checkpoints_dir,
+                step,
+                self.parts.network.model,
+                trainer.updater.optimizer,
+                state,
+                trainer.teacher.module,
+            )
         return step
 
     # -------------------------------------------------------------------------------------------------- evaluation
@@ -240,9 +226,7 @@ class _Session:
             raise ValueError(
                 f"evaluation.selection={rule!r} is unknown; the local engine evaluates the last checkpoint"
             )
-        sampler = Sampler(
-            self.parts.network, self.parts.chat, self.parts.pool, self.parts.prompter, rollout_settings(self.config)
-        )
+        sampler = self._sampler(self.parts.network)
         episodes = EpisodeFile(self.run.episodes_path)
         done: dict[str, dict[str, int]] = {}
         for panel in self.parts.panels:
@@ -264,7 +248,7 @@ class _Session:
             repeats=config.evaluation.repeats,
             temperature=config.evaluation.temperature,
             batch=config.runtime.eval_batch,
-            skill_of=self.parts.library if skills == "on" else None,
+            skill_of=self._skill_of() if skills == "on" else None,
             should_stop=self.should_stop,
         )
         rows = records(

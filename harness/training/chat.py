@@ -71,6 +71,10 @@ class ChatFormat:
             ids = ids[:-1]
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def vocabulary(self) -> dict[str, int]:
+        """Token -> id."""
+        return dict(self._tokenizer.get_vocab())
+
     def _opening_uncached(self, text: str) -> tuple[int, ...]:
         if self._verbatim:
             return self._encode(self._opening_ends[0] + text + self._opening_ends[1])

@@ -3,6 +3,7 @@
 checkpoints/step_000010/
     model.safetensors   parameters and persistent buffers, shared tensors once
     optimizer.pt        torch.save of the optimiser's state_dict, read with weights_only=True
+    teacher.safetensors the same of a teacher that changes in training; only in runs that have one
     state.json          step, run seed, data cursor, method state, sizes of append-only files
     MANIFEST.json       sha256 and size of each file above; written last
 
@@ -32,6 +33,7 @@ from harness.files import RecordError, json_bytes, scratch_name, sync_folder, wr
 
 KEEP = 2  # the newest, and one to fall back to
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.pt", "state.json", "MANIFEST.json"
+TEACHER = "teacher.safetensors"
 FILES = (MODEL, OPTIMIZER, STATE)
 VERSION = 1
 
@@ -53,7 +55,12 @@ def step_path(folder: Path, step: int) -> Path:
 
 
 def save(
-    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    folder: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    teacher: torch.nn.Module | None = None,
 ) -> Path:
     """Write the checkpoint of `step` and remove all but the KEEP newest. state: anything JSON can hold.
 
@@ -68,7 +75,10 @@ def save(
             write_new(scratch / MODEL, _model_bytes(model))
             write_new(scratch / OPTIMIZER, _optimizer_bytes(optimizer))
             write_new(scratch / STATE, json_bytes({**state, "version": VERSION, "step": step}))
-            manifest = {name: {"sha256": _sha256(scratch / name), "size": _size(scratch / name)} for name in FILES}
+            if teacher is not None:
+                write_new(scratch / TEACHER, _model_bytes(teacher))
+            names = (*FILES, TEACHER) if teacher is not None else FILES
+            manifest = {name: {"sha256": _sha256(scratch / name), "size": _size(scratch / name)} for name in names}
             write_new(scratch / MANIFEST, json_bytes(manifest))
             sync_folder(scratch)
             if target.exists():  # an earlier attempt got here too, or this one was damaged
@@ -108,10 +118,11 @@ def verify(path: Path) -> None:
     """Compare every file with the manifest. Raises CheckpointError saying what is wrong."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        recorded = {name: (manifest[name]["sha256"], manifest[name]["size"]) for name in FILES}
+        names = (*FILES, TEACHER) if TEACHER in manifest else FILES
+        recorded = {name: (manifest[name]["sha256"], manifest[name]["size"]) for name in names}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path / MANIFEST} is missing or unreadable ({error})") from error
-    for name in FILES:
+    for name in names:
         try:
             found = (_sha256(path / name), _size(path / name))
         except OSError as error:
@@ -128,19 +139,22 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_model(path: Path, model: torch.nn.Module) -> None:
-    """Load the weights of a verified checkpoint in place. Raises CheckpointError if they are of another model."""
+def load_model(path: Path, model: torch.nn.Module, name: str = MODEL) -> None:
+    """Load the weights (name: MODEL or TEACHER) of a verified checkpoint in place. Raises CheckpointError if they are
+    missing or of another model."""
     try:
-        stored = load_file(path / MODEL)
+        stored = load_file(path / name)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} holds no {name}, which this run needs") from error
     except SafetensorError as error:
-        raise CheckpointError(f"{path / MODEL} is not a safetensors file ({error})") from error
+        raise CheckpointError(f"{path / name} is not a safetensors file ({error})") from error
     own = _unique_tensors(model)
-    if {name: tensor.shape for name, tensor in own.items()} != {name: t.shape for name, t in stored.items()}:
-        odd = sorted(set(own) ^ set(stored)) or sorted(name for name in own if own[name].shape != stored[name].shape)
-        raise CheckpointError(f"{path / MODEL} is of another model: {', '.join(odd[:5])} differ")
+    if {key: tensor.shape for key, tensor in own.items()} != {key: t.shape for key, t in stored.items()}:
+        odd = sorted(set(own) ^ set(stored)) or sorted(key for key in own if own[key].shape != stored[key].shape)
+        raise CheckpointError(f"{path / name} is of another model: {', '.join(odd[:5])} differ")
     with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(stored[name])
+        for key, tensor in own.items():
+            tensor.copy_(stored[key])
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:

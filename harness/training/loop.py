@@ -1,14 +1,8 @@
-"""The training loop. It knows no method: rollouts, hooks, teacher scores, advantages, update, metrics.
+"""The training loop. It knows no method: rollouts, hooks, scores, advantages, update, validation, metrics.
 
-Metrics of a step (CPU seconds are of this process; environments in worker processes do not count):
-    train/success, return, length    means over trajectories; return is R(tau) before penalties
-    train/invalid                    share of environment steps that count as invalid (training.penalise)
-    train/zero_groups                share of task groups whose trajectories all have the same return
-    train/context_full, excluded     share of episodes cut by the context, and left out for broken environments
-    train/entropy, kl, clip_fraction, loss, grad_norm     see harness.training.update.UpdateStats
-    train/kl_reference               only with training.kl_coef > 0
-    train/response_tokens, rows      per step
-    time/*_s, tokens/*, memory/rss_mb, method/*
+Order within a step: rollouts; after_rollout (an analysis may begin in the background); rows and batch; scores of the
+reference policy; teacher_requests (which waits for the analysis); scores of the teacher; advantages; update; validation
+where the method wants one. So an analysis overlaps with whatever does not need it. Metrics: harness.training.metrics.
 """
 
 from __future__ import annotations
@@ -17,25 +11,28 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
+from torch import Tensor
 
 from envs.interface import EnvironmentFailure, Prompter, Task
 from harness.config import RunConfig
-from harness.training.batch import build_batch, build_rows
+from harness.training.batch import Row, build_batch, build_rows
 from harness.training.chat import ChatFormat
+from harness.training.generation import PolicyWriter
+from harness.training.metrics import cost_metrics, outcome_metrics, update_metrics, validation_metrics
 from harness.training.network import Network
-from harness.training.rollout import EpisodeRequest, Pool, RolloutSettings, RolloutStats, Sampler
+from harness.training.rollout import EpisodeRequest, Pool, RolloutSettings, Sampler, SkillOf
 from harness.training.scoring import Scorer, TeacherStats
 from harness.training.streams import derived_seed, stream
+from harness.training.teachers import Teacher, make_teacher
 from harness.training.update import StepData, Updater, UpdateStats
-from methods.interface import Batch, Method, Trajectory
-
-Library = Callable[[Task], str]
+from methods.interface import Batch, Method, Trajectory, Validation
+from methods.skills.analyzer import Usage
 
 
 def rollout_settings(config: RunConfig) -> RolloutSettings:
@@ -46,6 +43,7 @@ def rollout_settings(config: RunConfig) -> RolloutSettings:
         max_steps=config.env.max_steps,
         history=config.env.history,
         skill_style=skill_style(config),
+        placement=config.method.skill.placement,
     )
 
 
@@ -88,12 +86,30 @@ class _Clock:
         return self.started - before
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What only some runs need.
+
+    skill_of: skills for the policy's own prompt; for method.rollout_skills_train
+    reference: the frozen initial policy; needed iff training.kl_coef > 0
+    load_teacher: makes the network of a frozen teacher; needed iff method.teacher.weights=frozen
+    usage: what the analyzer spent since last asked;  writer: the policy as a writer, if the analyzer uses it
+    validate: plays the validation panel with the policy; needed by methods that want validations
+    """
+
+    skill_of: SkillOf | None = None
+    reference: Network | None = None
+    load_teacher: Callable[[], Network] | None = None
+    usage: Callable[[], Usage] = Usage
+    writer: PolicyWriter | None = None
+    validate: Callable[[], Validation] | None = None
+
+
 class Trainer:
     """One run's training.
 
-    tasks: what is trained on (the fraction is applied already). library: task -> skill, for methods that roll out with
-    skills. reference: the frozen initial policy; needed iff training.kl_coef > 0. The pool needs
-    tasks_per_step x group_size slots. cpu_seconds: of all steps so far, earlier attempts included.
+    tasks: what is trained on (the fraction is applied already). The pool needs tasks_per_step x group_size slots.
+    cpu_seconds: of all steps so far, earlier attempts included.
     """
 
     def __init__(
@@ -105,27 +121,27 @@ class Trainer:
         prompter: Prompter,
         tasks: Sequence[Task],
         method: Method,
-        library: Library | None = None,
-        reference: Network | None = None,
+        extras: Extras | None = None,
     ) -> None:
-        training = config.training
+        training, self.extras = config.training, extras or Extras()
+        reference = self.extras.reference
         if not tasks:
             raise ValueError("there is no task to train on; see fraction and env.train_per_type")
         if (reference is not None) != (training.kl_coef > 0):
             raise ValueError(f"training.kl_coef={training.kl_coef} and the presence of a reference policy disagree")
-        if config.method.rollout_skills_train and library is None:
+        if config.method.rollout_skills_train and self.extras.skill_of is None:
             raise ValueError(
                 f"method.rollout_skills_train=true needs a skill library, but env.name={config.env.name} has none"
             )
-        self.config, self.tasks, self.method, self.library = config, tasks, method, library
+        self.config, self.tasks, self.method = config, tasks, method
         self.network, self.chat = network, chat
         self.sampler = Sampler(network, chat, pool, prompter, rollout_settings(config))
-        self.scorer = self._scorer(network)
-        self.reference_scorer = self._scorer(reference) if reference is not None else None
+        self.teacher: Teacher = make_teacher(config.method.teacher, network, self.extras.load_teacher)
+        self.reference_scorer = self.scorer(reference) if reference is not None else None
         self.updater = Updater(network, training, chat.pad_id, config.seed)
         self.cpu_seconds = 0.0
 
-    def _scorer(self, network: Network) -> Scorer:
+    def scorer(self, network: Network, own_weights: bool = True) -> Scorer:
         training = self.config.training
         return Scorer(
             network,
@@ -134,6 +150,8 @@ class Trainer:
             training.temperature,
             training.micro_batch_tokens,
             skill_style(self.config),
+            self.config.method.skill.placement,
+            own_weights,
         )
 
     # ---------------------------------------------------------------------------------------------------- one step
@@ -144,6 +162,8 @@ class Trainer:
         """
         training, clock = self.config.training, _Clock()
         seed_everything(self.config.seed, step)
+        if self.extras.writer is not None:
+            self.extras.writer.begin(step)
         played, rollout = self.sampler.play(self.requests(step), training.temperature)
         kept = [trajectory for trajectory in played if trajectory.failure is None]
         if not kept:
@@ -151,35 +171,79 @@ class Trainer:
         for index, trajectory in enumerate(kept):
             trajectory.index = index
         times = {"rollout": clock.lap() - rollout.env_seconds, "env": rollout.env_seconds}
+        waited = -time.monotonic()
         method_metrics = dict(self.method.after_rollout(step, kept))
+        waited += time.monotonic()
         times["analyzer"] = clock.lap()
         rows = build_rows(kept, training.context)
         batch = build_batch(kept, rows, training.success_reward, training.invalid_penalty, training.penalise)
+        reference, reference_tokens = self._reference(rows, batch)
+        times["reference"] = clock.lap()
+        waited -= time.monotonic()
+        wanted = self.method.teacher_requests(step, kept)
+        waited += time.monotonic()
+        times["analyzer"] += clock.lap()
         teacher = TeacherStats()
-        if wanted := self.method.teacher_requests(step, kept):
-            teacher = self.scorer.teacher(kept, rows, wanted, batch)
+        if wanted:
+            scorer = self.scorer(self.teacher.network(), self.teacher.own_weights)
+            teacher = scorer.teacher(kept, rows, wanted, batch)
         times["teacher"] = clock.lap()
         update = UpdateStats()
         if rows:
-            reference = None
-            if self.reference_scorer is not None:
-                reference = self.reference_scorer.batch_logprobs(rows, batch)
             advantages = self.method.advantages(step, batch).detach()
             check_advantages(advantages, batch, step)
             method_metrics.update(self.method.metrics(step, batch))
             update = self.updater.update(StepData(step, rows, batch, advantages, self.method, reference))
+        self.teacher.after_update()
         times["update"] = clock.lap()
+        validation = self._validation(step, method_metrics)
+        times["validation"] = clock.lap()
+        if method_metrics.get("retired"):
+            self.teacher.release()
         self.cpu_seconds += sum(times.values())
+        usage = self._usage()
         metrics = {
             **outcome_metrics(played, kept, batch),
-            **self._update_metrics(update, batch),
+            **update_metrics(update, batch, self.reference_scorer is not None),
             **{f"time/{name}_s": seconds for name, seconds in times.items()},
+            **cost_metrics(rollout, teacher, update, reference_tokens, usage),
+            "time/analyzer_wait_s": waited,
+            "time/analyzer_wall_s": max(usage.seconds, waited),  # not every analyzer keeps the time
             "time/cpu_total_s": self.cpu_seconds,
-            **token_metrics(rollout, teacher, update),
             "memory/rss_mb": psutil.Process().memory_info().rss / 2**20,
+            **validation,
             **{f"method/{name}": value for name, value in method_metrics.items()},
         }
         return metrics, played
+
+    def _reference(self, rows: Sequence[Row], batch: Batch) -> tuple[Tensor | None, int]:
+        """Log-probs under the initial policy [R, T], if the loss wants them, and the tokens that they took."""
+        if self.reference_scorer is None or not rows:
+            return None, 0
+        return self.reference_scorer.batch_logprobs(rows, batch), sum(len(row.ids) for row in rows)
+
+    def _validation(self, step: int, method_metrics: dict[str, float]) -> dict[str, float]:
+        """Play the validation panel if the method wants it after this step; its answer goes into its metrics."""
+        if not self.method.wants_validation(step):
+            return {}
+        if self.extras.validate is None:
+            raise ValueError(
+                f"method {self.config.method.name!r} wants a validation after step {step}, but its spec does not "
+                "declare `validates`, so the run has no validation panel"
+            )
+        result = self.extras.validate()
+        method_metrics.update(self.method.after_validation(step, result))
+        return validation_metrics(result)
+
+    def _usage(self) -> Usage:
+        """Of the analyzer in this step; tokens that the policy itself read and wrote for it are counted here."""
+        usage = self.extras.usage()
+        if self.extras.writer is None:
+            return usage
+        read, written = self.extras.writer.take_tokens()
+        return replace(
+            usage, prompt_tokens=usage.prompt_tokens + read, completion_tokens=usage.completion_tokens + written
+        )
 
     def requests(self, step: int) -> list[EpisodeRequest]:
         """Episodes of a step: group_size samples of each task, each with its own random stream."""
@@ -187,27 +251,13 @@ class Trainer:
         seen: Counter[str] = Counter()
         requests: list[EpisodeRequest] = []
         for group, task in enumerate(tasks_of_step(self.tasks, training.tasks_per_step, seed, step)):
-            skill = self.library(task) if self.library and self.config.method.rollout_skills_train else None
+            skill = self.extras.skill_of if self.config.method.rollout_skills_train else None
             for sample in range(training.group_size):
                 # A task drawn twice in one step (small panels) must not give the same episodes twice.
                 key = (seed, "train", step, task.id, seen[task.id], sample)
                 requests.append(EpisodeRequest(task, group, sample, key, skill))
             seen[task.id] += 1
         return requests
-
-    def _update_metrics(self, update: UpdateStats, batch: Batch) -> dict[str, float]:
-        metrics = {
-            "train/entropy": update.entropy,
-            "train/kl": update.kl,
-            "train/loss": update.loss,
-            "train/clip_fraction": update.clip_fraction,
-            "train/grad_norm": update.grad_norm,
-            "train/response_tokens": float(batch.response_mask.sum()),
-            "train/rows": float(len(batch.response_mask)),
-        }
-        if self.reference_scorer is not None:
-            metrics["train/kl_reference"] = update.kl_reference
-        return metrics
 
     # ------------------------------------------------------------------------------------------------------- state
     def state(self, step: int) -> dict[str, Any]:
@@ -231,7 +281,7 @@ class Trainer:
         self.method.load_state_dict(state["method"])
 
 
-def check_advantages(advantages: torch.Tensor, batch: Batch, step: int) -> None:
+def check_advantages(advantages: Tensor, batch: Batch, step: int) -> None:
     """Raises ValueError unless they are finite, [R, T], and 0 outside the response mask."""
     if advantages.shape != batch.response_mask.shape:
         raise ValueError(
@@ -242,35 +292,3 @@ def check_advantages(advantages: torch.Tensor, batch: Batch, step: int) -> None:
         raise ValueError(f"step {step}: the method's advantages hold NaN or infinity")
     if bool((advantages[~batch.response_mask] != 0).any()):
         raise ValueError(f"step {step}: the method's advantages are not 0 outside the response mask")
-
-
-def outcome_metrics(played: Sequence[Trajectory], kept: Sequence[Trajectory], batch: Batch) -> dict[str, float]:
-    returns: dict[int, set[float]] = {}
-    for trajectory, value in zip(kept, batch.returns.tolist(), strict=True):
-        returns.setdefault(trajectory.group, set()).add(value)
-    steps = len(batch.step_invalid)
-    return {
-        "train/success": _mean([trajectory.success for trajectory in kept]),
-        "train/return": _mean(batch.returns.tolist()),
-        "train/length": steps / len(kept),
-        "train/invalid": float(batch.step_invalid.sum()) / max(steps, 1),
-        "train/zero_groups": _mean([len(values) == 1 for values in returns.values()]),
-        "train/context_full": _mean([trajectory.termination == "context_full" for trajectory in kept]),
-        "train/excluded": 1 - len(kept) / len(played),
-    }
-
-
-def token_metrics(rollout: RolloutStats, teacher: TeacherStats, update: UpdateStats) -> dict[str, float]:
-    """Tokens forwarded, without padding; retried: episodes played again; dropped_history: pairs cut from prompts."""
-    return {
-        "tokens/rollout": float(rollout.tokens),
-        "tokens/teacher": float(teacher.tokens),
-        "tokens/teacher_unscored": float(teacher.unscored),
-        "tokens/update": float(update.tokens),
-        "rollout/retried": float(rollout.retried),
-        "rollout/dropped_history": float(rollout.dropped_history),
-    }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

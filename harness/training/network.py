@@ -23,6 +23,16 @@ class UnsupportedModelError(ValueError):
     failure_class = "config"
 
 
+def own_memory(model: torch.nn.Module) -> None:
+    """Copy weights out of the file that they are mapped from.
+
+    transformers maps safetensors files; if such a file is rewritten later, touching the weights kills the process
+    (SIGBUS), long after it was loaded.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+
+
 class Network:
     """Wraps a transformers causal LM. Always in evaluation mode: dropout would make ratios of log-probs noise.
 

@@ -24,7 +24,8 @@ from envs.interface import EnvironmentFailure, Observation, Prompter, PromptPart
 from harness.training.chat import ChatFormat
 from harness.training.network import Decoder, Network
 from harness.training.streams import Key, stream
-from methods.interface import Trajectory, Turn
+from harness.training.truncation import fitted_opening
+from methods.interface import Prompt, Trajectory, Turn
 from methods.skills.injection import inject
 
 CONTEXTS = ("growing", "per_step")
@@ -45,7 +46,7 @@ class Pool(Protocol):
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
     """context: growing | per_step; max_prompt_tokens: of everything before a response; history: (observation, action)
-    pairs in a per_step prompt; max_steps: actions per episode; skill_style: see methods.skills.injection."""
+    pairs in a per_step prompt; max_steps: actions per episode; skill_style, placement: see methods.skills.injection."""
 
     context: str
     max_prompt_tokens: int
@@ -53,28 +54,35 @@ class RolloutSettings:
     max_steps: int
     history: int
     skill_style: str = "compact"
+    placement: str = "task"
+
+
+# (task, its instruction as the environment says it) -> skill text for the policy's own prompt
+SkillOf = Callable[[Task, str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """One episode to play. key: of its random stream; skill: text for the policy's own prompt, after the task."""
+    """One episode to play. key: of its random stream; skill: for the policy's own prompt, text or what gives it."""
 
     task: Task
     group: int
     sample: int
     key: Key
-    skill: str | None = None
+    skill: str | SkillOf | None = None
 
 
 @dataclass
 class RolloutStats:
     """tokens: fed to the network; seconds and env_seconds: CPU seconds of this process, in all and in environments;
-    dropped_history: (observation, action) pairs left out because a prompt was too long."""
+    dropped_history: (observation, action) pairs left out because a prompt was too long; truncated_prompts: prompts that
+    lost words of their observation, because even without history they were too long."""
 
     tokens: int = 0
     seconds: float = 0.0
     env_seconds: float = 0.0
     dropped_history: int = 0
+    truncated_prompts: int = 0
     retried: int = 0
 
 
@@ -85,13 +93,12 @@ class _Episode:
     slot: int
     trajectory: Trajectory
     rng: np.random.Generator
-    skill: str | None
     first: Observation
     current: Observation
     fed: list[int] = field(default_factory=list)  # tokens in the key-value cache
     response: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    prompt: PromptParts = field(default_factory=PromptParts)
+    prompt: Prompt = field(default_factory=PromptParts)
     prompt_ids: list[int] = field(default_factory=list)
     history: list[tuple[str, str]] = field(default_factory=list)
 
@@ -138,16 +145,17 @@ class Sampler:
         return trajectories, stats
 
     def _play(self, requests: Sequence[EpisodeRequest], temperature: float, stats: RolloutStats) -> list[Trajectory]:
-        trajectories = [
-            Trajectory(i, r.group, r.sample, r.task.id, r.task.type, "", skill=r.skill) for i, r in enumerate(requests)
-        ]
+        trajectories = [Trajectory(i, r.group, r.sample, r.task.id, r.task.type, "") for i, r in enumerate(requests)]
         live: list[_Episode] = []
         for i, first in enumerate(self._timed(stats, lambda: self.pool.reset([r.task for r in requests]))):
             if isinstance(first, EnvironmentFailure):
                 _fail(trajectories[i], first)
                 continue
-            trajectories[i].task_text = first.task
-            live.append(_Episode(i, trajectories[i], stream(*requests[i].key), requests[i].skill, first, first))
+            request, trajectory = requests[i], trajectories[i]
+            trajectory.task_text = first.task
+            skill = request.skill
+            trajectory.skill = skill(request.task, first.task) if callable(skill) else skill
+            live.append(_Episode(i, trajectory, stream(*request.key), first, first))
         decoder = self.network.decoder(len(live))
         while live:
             live = _retain(live, [self._prepare(episode, stats) for episode in live], decoder)
@@ -159,35 +167,47 @@ class Sampler:
 
     # ------------------------------------------------------------------------------------------------------- prompts
     def _prepare(self, episode: _Episode, stats: RolloutStats) -> bool:
-        """Build the next prompt; False if it does not fit and the episode ends here."""
-        if self.settings.context == "growing" and episode.turns:
-            episode.prompt = self.prompter.follow_up(episode.current)
-            closed = episode.response[-1] == self.chat.eos_id
-            episode.prompt_ids = self.chat.continuation(episode.prompt.text, closed)
-            # The last sampled token is in the context but was not fed yet.
-            fits = len(episode.fed) + 1 + len(episode.prompt_ids) <= self.settings.max_prompt_tokens
-        else:
-            fits = self._rebuild(episode, stats)
+        """Build the next prompt; False if it does not fit into a growing context and the episode ends here."""
+        if self.settings.context == "per_step" or not episode.turns:
+            self._rebuild(episode, stats)
+            return True
+        episode.prompt = message = self.prompter.follow_up(episode.current)
+        closed = episode.response[-1] == self.chat.eos_id
+        episode.prompt_ids = self.chat.continuation(message.text, closed)
+        # The last sampled token is in the context but was not fed yet.
+        fits = len(episode.fed) + 1 + len(episode.prompt_ids) <= self.settings.max_prompt_tokens
         if not fits:
             episode.trajectory.termination = "context_full"
         return fits
 
-    def _rebuild(self, episode: _Episode, stats: RolloutStats) -> bool:
-        """A prompt that stands alone, with as much of the history as fits."""
-        history = episode.history[-self.settings.history :] if self.settings.history else []
+    def _rebuild(self, episode: _Episode, stats: RolloutStats) -> None:
+        """A prompt that stands alone, with as much of the history as fits. Raises ValueError if even a shortened
+        observation does not."""
+        settings, skill = self.settings, episode.trajectory.skill
+        history = episode.history[-settings.history :] if settings.history else []
         while True:
             if not episode.turns:
                 episode.prompt = self.prompter.opening(episode.first)
             else:
                 episode.prompt = self.prompter.per_step(episode.first, history, episode.current, len(episode.turns))
-            text = inject(episode.prompt, episode.skill, None, self.settings.skill_style)
+            text = inject(episode.prompt, skill, None, settings.skill_style, settings.placement)
             episode.prompt_ids = self.chat.opening(text)
-            if len(episode.prompt_ids) <= self.settings.max_prompt_tokens:
-                return True
+            if len(episode.prompt_ids) <= settings.max_prompt_tokens:
+                return
             if not history:
-                return False
+                break
             history = history[1:]
             stats.dropped_history += 1
+        episode.prompt, episode.prompt_ids, _ = fitted_opening(
+            self.chat,
+            episode.prompt,
+            skill,
+            None,
+            settings.skill_style,
+            settings.placement,
+            settings.max_prompt_tokens,
+        )
+        stats.truncated_prompts += 1
 
     # ------------------------------------------------------------------------------------------------------ responses
     def _respond(self, live: list[_Episode], decoder: Decoder, temperature: float, stats: RolloutStats) -> None:

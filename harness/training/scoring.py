@@ -17,17 +17,22 @@ from harness.training.batch import Row, micro_batches
 from harness.training.chat import ChatFormat
 from harness.training.forward import marked_logprobs
 from harness.training.network import Network
+from harness.training.truncation import fitted_opening
 from methods.interface import Batch, TeacherRequest, Trajectory
 from methods.skills.injection import inject
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherStats:
-    """tokens, rows: of the forward passes; unscored: response tokens beyond the backbone's last position."""
+    """tokens, rows: of the forward passes; rescored: response tokens that got a score from them, however many channels it
+    serves; unscored: response tokens beyond the backbone's last position; truncated: prompts that lost words of their
+    observation, so that the skill fits."""
 
     tokens: int = 0
     rows: int = 0
+    rescored: int = 0
     unscored: int = 0
+    truncated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,23 @@ class _Scores:
         return logprobs, mask
 
 
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """ids: under the request's skills, cut at the backbone's last position; starts: of the response of each wanted step
+    in them; is_student: prompts are the student's own; truncated: how many were shortened."""
+
+    ids: list[int]
+    starts: dict[int, int]
+    is_student: bool
+    truncated: int
+
+
 class Scorer:
-    """Scores rows in micro-batches of at most `micro_batch_tokens` padded tokens. context: growing | per_step."""
+    """Scores rows in micro-batches of at most `micro_batch_tokens` padded tokens.
+
+    context: growing | per_step; skill_style, placement: see methods.skills.injection; own_weights: this network is the
+    one that sampled, so it need not score what it sampled under the same prompt.
+    """
 
     def __init__(
         self,
@@ -73,9 +93,12 @@ class Scorer:
         temperature: float,
         micro_batch_tokens: int,
         skill_style: str = "compact",
+        placement: str = "task",
+        own_weights: bool = True,
     ) -> None:
         self.network, self.chat, self.growing = network, chat, context == "growing"
-        self.temperature, self.micro_batch_tokens, self.skill_style = temperature, micro_batch_tokens, skill_style
+        self.temperature, self.micro_batch_tokens = temperature, micro_batch_tokens
+        self.skill_style, self.placement, self.own_weights = skill_style, placement, own_weights
 
     @torch.no_grad()
     def logprobs(self, ids: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -106,21 +129,23 @@ class Scorer:
     ) -> TeacherStats:
         """Fill `batch.teacher` and `batch.teacher_mask` with one entry per channel.
 
-        rows: those of `batch`. Equal sequences are scored once. A teacher whose prompts equal the student's is the
-        student: it gets the rollout's own log-probs, so that an empty skill gives a difference of exactly 0.
-        Raises ValueError for a request that does not fit its trajectory, and if a channel covers a step twice.
+        rows: those of `batch`. Equal sequences are scored once. A teacher with the student's weights and prompts is
+        the student: it gets the rollout's own log-probs, so that an empty skill gives a difference of exactly 0.
+        Raises ValueError for a request that does not fit its trajectory, if a channel covers a step twice, and for a
+        skill that leaves no room for the response.
         """
         places = _places(rows)
         first_steps = _first_steps(trajectories)
         scores = {request.channel: _Scores([], [], []) for request in requests}
         sequences: dict[tuple[int, ...], list[_Target]] = {}
         covered: set[tuple[str, int]] = set()
-        unscored = 0
+        unscored = truncated = 0
         for request in requests:
             trajectory = _checked(request, trajectories)
             for steps in [request.steps] if self.growing else [(step,) for step in request.steps]:
-                ids, starts, is_student = self._sequence(trajectory, request, steps)
-                for step, start in starts.items():
+                sequence = self._sequence(trajectory, request, steps)
+                truncated += sequence.truncated
+                for step, start in sequence.starts.items():
                     number = first_steps[request.trajectory] + step
                     if (request.channel, number) in covered:
                         raise ValueError(
@@ -129,19 +154,20 @@ class Scorer:
                         )
                     covered.add((request.channel, number))
                     row, columns, logprobs = places[number]
-                    fitting = max(0, min(len(columns), len(ids) - start))
+                    fitting = max(0, min(len(columns), len(sequence.ids) - start))
                     unscored += len(columns) - fitting
                     target = _Target(request.channel, row, columns[:fitting], list(range(start, start + fitting)))
-                    if is_student:
+                    if sequence.is_student:
                         scores[request.channel].add(target, logprobs[:fitting])
-                    elif fitting:  # a prompt that fills the backbone leaves nothing to score
-                        sequences.setdefault(tuple(ids), []).append(target)
-        self._score(sequences, scores)
+                    elif fitting:  # earlier turns that fill the backbone leave nothing to score
+                        sequences.setdefault(tuple(sequence.ids), []).append(target)
+        rescored = self._score(sequences, scores)
         for channel, found in scores.items():
             batch.teacher[channel], batch.teacher_mask[channel] = found.dense(batch)
-        return TeacherStats(sum(len(ids) for ids in sequences), len(sequences), unscored)
+        return TeacherStats(sum(len(ids) for ids in sequences), len(sequences), rescored, unscored, truncated)
 
-    def _score(self, sequences: dict[tuple[int, ...], list[_Target]], scores: dict[str, _Scores]) -> None:
+    def _score(self, sequences: dict[tuple[int, ...], list[_Target]], scores: dict[str, _Scores]) -> int:
+        """Returns how many tokens were scored."""
         marks = [sorted({p for target in targets for p in target.positions}) for targets in sequences.values()]
         for marked, values, targets in zip(
             marks, self.logprobs(list(sequences), marks), sequences.values(), strict=True
@@ -149,38 +175,42 @@ class Scorer:
             known = dict(zip(marked, values.tolist(), strict=True))
             for target in targets:
                 scores[target.channel].add(target, [known[position] for position in target.positions])
+        return sum(map(len, marks))
 
-    def _sequence(
-        self, trajectory: Trajectory, request: TeacherRequest, steps: Sequence[int]
-    ) -> tuple[list[int], dict[int, int], bool]:
-        """Ids under the request's skills (cut at the backbone's last position), where the response of each of `steps`
-        starts in them, and whether they are the student's own."""
+    def _sequence(self, trajectory: Trajectory, request: TeacherRequest, steps: Sequence[int]) -> _Sequence:
         ids: list[int] = []
         starts: dict[int, int] = {}
-        is_student = True
+        is_student, truncated = self.own_weights, 0
         for number in range(0 if self.growing else min(steps), max(steps) + 1):
             turn = trajectory.turns[number]
-            prompt_ids = self._prompt(trajectory, number, request)
+            prompt_ids, cut = self._prompt(trajectory, number, request)
+            truncated += cut
             is_student = is_student and prompt_ids == turn.prompt_ids
             ids.extend(prompt_ids)
             if number in steps:
                 starts[number] = len(ids)
             ids.extend(turn.response_ids)
-        return ids[: self.network.max_positions], starts, is_student
+        return _Sequence(ids[: self.network.max_positions], starts, is_student, truncated)
 
-    def _prompt(self, trajectory: Trajectory, number: int, request: TeacherRequest) -> list[int]:
+    def _prompt(self, trajectory: Trajectory, number: int, request: TeacherRequest) -> tuple[list[int], bool]:
+        """Ids of a turn's prompt under the request's skills, and whether its observation was shortened for them."""
         turn = trajectory.turns[number]
         stands_alone = number == 0 or not self.growing
         episode_skill = request.episode_skill if stands_alone else None
         step_skill = request.step_skill if number in request.steps else None
         if episode_skill is None and step_skill is None:
-            return turn.prompt_ids
+            return turn.prompt_ids, False
         if stands_alone:
             # A skill that the policy itself was shown stays, unless the teacher has another in its place.
             shown = episode_skill if episode_skill is not None else trajectory.skill
-            return self.chat.opening(inject(turn.prompt, shown, step_skill, self.skill_style))
+            room = self.network.max_positions - len(turn.response_ids)
+            _, prompt_ids, cut = fitted_opening(
+                self.chat, turn.prompt, shown, step_skill, self.skill_style, self.placement, room
+            )
+            return prompt_ids, cut
         closed = trajectory.turns[number - 1].response_ids[-1] == self.chat.eos_id
-        return self.chat.continuation(inject(turn.prompt, None, step_skill, self.skill_style), closed)
+        text = inject(turn.prompt, None, step_skill, self.skill_style, self.placement)
+        return self.chat.continuation(text, closed), False
 
 
 def _places(rows: Sequence[Row]) -> dict[int, tuple[int, list[int], list[float]]]:

@@ -11,9 +11,11 @@ import torch
 from tiny_env import FAILURES
 from training_helpers import CONTEXTS, TOKENIZER, chat, network, pool, run_config
 
+from envs.interface import PromptParts
 from harness.training.loop import rollout_settings
 from harness.training.rollout import EpisodeRequest, Sampler, sample_tokens
 from harness.training.streams import derived_seed, stream
+from methods.skills.injection import inject
 
 CHAT = chat()
 
@@ -148,9 +150,31 @@ def test_a_full_context_ends_the_episode():
     short, _ = sampler(max_prompt_tokens=limit - 1).play(requests(1), 1.0)
     assert [len(t[0].turns) for t in (free, fits, short)] == [4, 2, 1]
     assert short[0].termination == "context_full" and free[0].termination == "max_steps"
-    for context in CONTEXTS:
-        none, _ = sampler(context, max_prompt_tokens=5).play(requests(2), 1.0)
-        assert [(t.turns, t.termination) for t in none] == [([], "context_full")] * 2
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("skill", [None, "say green.", lambda task, text: f"do: {text}"])
+def test_a_prompt_that_is_too_long_loses_words_of_the_observation_and_nothing_else(context, skill, monkeypatch):
+    long = "the room is quiet. " * 30
+    monkeypatch.setattr(
+        tiny_env.TinyPrompter,
+        "opening",
+        lambda self, first: PromptParts("", f"task: {first.task}", f"\n{long}", "\nNow:"),
+    )
+    trajectories, stats = sampler(context, max_prompt_tokens=90).play(requests(2, skill=skill), 1.0)
+    assert stats.truncated_prompts == 2
+    for trajectory in trajectories:
+        opening = trajectory.turns[0]
+        assert 80 < len(opening.prompt_ids) <= 90
+        prompt = opening.prompt
+        assert prompt.task == f"task: {trajectory.task_text}" and prompt.turn == "\nNow:"
+        assert 0 < len(prompt.after.split()) < len(long.split())
+        assert CHAT.opening(inject(prompt, trajectory.skill, None)) == opening.prompt_ids
+        assert (trajectory.skill is None) == (skill is None)
+    if callable(skill):
+        assert [t.skill for t in trajectories] == [f"do: {t.task_text}" for t in trajectories]
+    with pytest.raises(ValueError, match=r"cannot be cut to 5: .*task: say red"):
+        sampler(context, max_prompt_tokens=5).play(requests(2, skill=skill), 1.0)
 
 
 def test_prompts_that_the_backbone_cannot_hold_are_refused():

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from tiny_env import FAILURES
 from training_helpers import CONTEXTS, method_config, run_config, run_directory, save_backbone
 
-import harness.run
 from envs.panels import PanelError
 from harness import backbones, evaluation
 from harness.files import RecordError
+from harness.parts import parts_of
 from harness.record import RunDirectory
 from harness.run import Interrupted, execute
 from harness.states import COMPLETE
@@ -359,13 +359,13 @@ def test_records_of_another_panel_are_played_again(make_run):
 
 def test_a_library_is_needed_for_skills_in_prompts(make_run, monkeypatch):
     run = make_run(run_config(method_config("vanilla", rollout_skills_eval=["on"], skill=SKILL)))
-    monkeypatch.setattr("harness.run.environments.get", lambda name: _without_library())
-    with pytest.raises(ValueError, match="no skill library"):
+    bare = dataclasses.replace(tiny_env.SPEC, workflow=None, library=None)
+    monkeypatch.setattr("harness.parts.environments.get", lambda name: bare)
+    with pytest.raises(ValueError, match="this environment has none"):
         execute(run, never)
-
-
-def _without_library():
-    return dataclasses.replace(tiny_env.SPEC, workflow=None)
+    run = make_run(run_config(method_config("vanilla", rollout_skills_eval=["on"])))
+    with pytest.raises(ValueError, match=r"puts skills into the policy's prompt, but method\.skill\.source=none"):
+        execute(run, never)
 
 
 def test_cpu_time_goes_on_counting_after_an_interruption(make_run):
@@ -382,7 +382,7 @@ def test_cpu_time_goes_on_counting_after_an_interruption(make_run):
 def test_a_run_does_not_live_on_the_backbones_file(backbone):
     config = run_config(method_config("vanilla"))
     config.backbone.path = str(backbone)
-    with harness.run._parts(config):
+    with parts_of(config):
         assert str(backbone) not in Path("/proc/self/maps").read_text()
     model, _ = backbones.load(config.backbone, config.env)
     assert str(backbone) in Path("/proc/self/maps").read_text()  # otherwise the copy is no longer needed

@@ -150,14 +150,62 @@ def test_tokens_beyond_the_backbone_are_counted_and_left_out():
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_a_prompt_that_fills_the_backbone_leaves_nothing_to_score(context):
-    """Such a sequence may even be alone in its micro-batch."""
+def test_a_skill_that_leaves_no_room_is_an_error_that_names_the_task(context):
     world = World(context)
     world.scorer.network.max_positions = 3
-    stats = world.teach(TeacherRequest("a", 0, (0, 1), episode_skill=EPISODE))
-    assert (stats.tokens, stats.rows) == (0, 0)
-    assert stats.unscored == sum(len(turn.response_ids) for turn in world.trajectories[0].turns[:2])
+    with pytest.raises(ValueError, match=r"cannot be cut to .*task: say red"):
+        world.teach(TeacherRequest("a", 0, (0, 1), episode_skill=EPISODE))
+
+
+def test_earlier_turns_that_fill_the_backbone_leave_nothing_to_score():
+    """Such a sequence may even be alone in its micro-batch."""
+    world = World("growing")
+    turns = world.trajectories[0].turns
+    world.scorer.network.max_positions = 50
+    assert sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns[:3]) > 50
+    stats = world.teach(TeacherRequest("a", 0, (3,), episode_skill=EPISODE))
+    assert (stats.tokens, stats.rows, stats.rescored) == (0, 0, 0)
+    assert stats.unscored == len(turns[3].response_ids)
     assert not world.batch.teacher_mask["a"].any() and not world.batch.teacher["a"].any()
+
+
+def test_the_observation_gives_way_to_the_skill(monkeypatch):
+    world = World("per_step")
+    turn = world.trajectories[0].turns[2]
+    whole = CHAT.opening(inject(turn.prompt, EPISODE, None))
+    world.scorer.network.max_positions = len(whole) + len(turn.response_ids) - 2
+    seen = []
+    original = world.scorer.logprobs
+    monkeypatch.setattr(world.scorer, "logprobs", lambda ids, marks: seen.extend(ids) or original(ids, marks))
+    stats = world.teach(TeacherRequest("a", 0, (2,), episode_skill=EPISODE))
+    assert (stats.truncated, stats.rows, stats.unscored) == (1, 1, 0)
+    assert stats.rescored == len(turn.response_ids) == int(world.batch.teacher_mask["a"].sum())
+    skill = CHAT.opening(inject(type(turn.prompt)("", turn.prompt.task), EPISODE, None))
+    assert list(seen[0][: len(skill) - 5]) == skill[: len(skill) - 5]
+    assert list(seen[0][-len(turn.response_ids) :]) == turn.response_ids
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_other_weights_score_the_students_own_prompts_too(context):
+    """Only the rollout policy's own log-probs may stand in for scores."""
+    world = World(context)
+    wanted = [TeacherRequest("none", i, tuple(range(len(t.turns)))) for i, t in enumerate(world.trajectories)]
+    world.scorer = Scorer(network(5), CHAT, context, world.temperature, 300, own_weights=False)
+    stats = world.teach(*wanted)
+    assert stats.tokens == sum(len(row.ids) for row in world.rows) and stats.rows == len(world.rows)
+    expected = world.scorer.batch_logprobs(world.rows, world.batch)
+    torch.testing.assert_close(world.batch.teacher["none"], expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(world.batch.teacher["none"], world.batch.old_logprobs, atol=1e-3)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_placement_of_the_skill(context):
+    world = World(context)
+    world.scorer.placement = "front"
+    world.teach(TeacherRequest("front", 0, (0,), episode_skill=EPISODE))
+    world.scorer.placement = "task"
+    expected = world.expected(0, 0, EPISODE, None)
+    assert not torch.allclose(world.batch.teacher["front"][world.cells(0, 0)], expected, atol=1e-4)
 
 
 def test_rows_without_marks_have_no_scores():

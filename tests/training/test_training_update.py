@@ -133,7 +133,7 @@ def test_zero_advantages_move_nothing():
 
 def test_statistics_of_an_update():
     case = Case(mini_batches=1)
-    scorer = case.trainer.scorer
+    scorer = case.trainer.scorer(case.trainer.network)
     case.data.batch.old_logprobs = scorer.batch_logprobs(case.data.rows, case.data.batch)
     stats = case.trainer.updater.update(case.data)
     assert stats.kl == pytest.approx(0, abs=1e-9)  # one optimiser step: the policy is the one that sampled

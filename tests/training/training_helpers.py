@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from tiny_model import make_model, make_tokenizer
 from envs.interface import EnvConfig
 from envs.pool import EnvPool, OrderedPool
 from harness.config import BackboneConfig, EvaluationConfig, RunConfig, RuntimeConfig, TrainingConfig
+from harness.parts import SkillTexts, skill_texts
 from harness.record import RunDirectory, planned_steps
 from harness.training.chat import ChatFormat
-from harness.training.loop import Trainer
+from harness.training.loop import Extras, Trainer
 from harness.training.network import Network
 from methods import registry
-from methods.interface import AdvantageConfig, MethodConfig, MethodContext, SkillConfig, TeacherConfig
+from methods.interface import AdvantageConfig, MethodConfig, MethodContext, SkillConfig, TeacherConfig, Validation
 from methods.skills import analyzer
 
 CONTEXTS = ("growing", "per_step")
@@ -70,25 +72,39 @@ def pool(config: RunConfig, workers: int = 0) -> OrderedPool:
     return OrderedPool(EnvPool(tiny_env.make, config.env, workers))
 
 
+def skills(config: RunConfig) -> SkillTexts | None:
+    """Library skills of all tasks, if the method reads a library."""
+    panels = [tiny_env.load_panel(config.env, name) for name in tiny_env.SPEC.panels]
+    return skill_texts(config, tiny_env.SPEC, panels[0], tuple(panels[1:]))
+
+
 def trainer(config: RunConfig, model_seed: int = 0, **parts: Any) -> Trainer:
-    """A Trainer of the tiny environment on a random model."""
+    """A Trainer of the tiny environment on a random model. A frozen teacher is another random model."""
     analyze = None
     if config.method.skill.source == "own_trajectory":
         context = analyzer.AnalyzerContext(config.method.skill.max_step_skills, tiny_env.hindsight)
         analyze = analyzer.build("rules", context).analyze
-    method = registry.build(config.method, MethodContext(planned_steps(config), config.seed, analyze))
-    library = tiny_env.workflow(config.env) if config.method.rollout_skills_train else None
+    texts = skills(config)
+    of_trajectory = texts.of_trajectory if texts is not None else None
     given = {
         "network": network(model_seed),
         "chat": chat(),
         "pool": pool(config),
         "prompter": tiny_env.prompter(config.env),
         "tasks": tiny_env.load_panel(config.env, "train").tasks,
-        "method": method,
-        "library": library,
-        "reference": network(model_seed) if config.training.kl_coef else None,
+        "method": registry.build(
+            config.method, MethodContext(planned_steps(config), config.seed, analyze, of_trajectory)
+        ),
     }
-    return Trainer(config, **{**given, **parts})
+    extras = {
+        "skill_of": texts.of_task if texts is not None else None,
+        "reference": network(model_seed) if config.training.kl_coef else None,
+        "load_teacher": lambda: network(model_seed + 100),
+        "validate": lambda: Validation(0.5, 4),
+    }
+    names = {item.name for item in dataclasses.fields(Extras)}
+    extras |= {name: parts.pop(name) for name in sorted(names & set(parts))}
+    return Trainer(config, **{**given, **parts}, extras=Extras(**extras))
 
 
 def save_backbone(folder: Path) -> Path:

@@ -1,0 +1,16 @@
+"""Which task panels a run touches: the planner names them, preparation makes them, the run loads them."""
+
+from __future__ import annotations
+
+from harness import registry
+from harness.config import RunConfig
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+def used_panels(config: RunConfig) -> list[str]:
+    """Names, each once: `train` if the run trains, `validation` if its method is played on that panel while it trains,
+    and those it is evaluated on."""
+    validates = config.method.trains and registry.method_spec(config.method.name).validates
+    before = [*([TRAIN] if config.method.trains else []), *([VALIDATION] if validates else [])]
+    return list(dict.fromkeys([*before, *config.evaluation.panels]))
