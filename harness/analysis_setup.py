@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,8 +24,6 @@ def build_analyzer(
     Raises ValueError for settings that cannot work.
     """
     analyzers.check(config.analyzer)
-    # One line per request at INFO would drown a run's log; failures are told by the analyzer itself.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     context = AnalyzerContext(
         max_step_skills=config.method.skill.max_step_skills,
         hindsight=hindsight,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import random
 import time
@@ -69,6 +70,9 @@ class Endpoint:
         except httpx.InvalidURL as error:
             raise ValueError(f"analyzer.base_url={config.base_url!r} is no address: {error}") from None
         self._key = _key(config.api_key_env)
+        # They log a line per request, and what an endpoint sends back in headers: a key that is repeated there too.
+        for name in ("httpx", "httpcore"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._slots = asyncio.Semaphore(config.concurrency)
         self._random = random.Random()  # of its own: jitter must not move the run's generators
         self._client: httpx.AsyncClient | None = None
