@@ -232,8 +232,8 @@ class RetireOpd(opd.Opd):
         return super().advantages(step, batch)
 
     def metrics(self, step: int, batch: Batch) -> dict[str, float]:
-        """Those of OPD; retired: 1 from the last step with a teacher on (`after_validation` has the last word); gap: K_n
-        in nats, if anything was scored; teacher_success: SR_T, once measured."""
+        """Those of OPD; retired: 1 from the last step with a teacher on (`after_validation` has the last word); gap:
+        K_n in nats, if anything was scored; teacher_success: SR_T, once measured."""
         found = {**super().metrics(step, batch), "retired": float(self.retirement.retired(step + 1))}
         shift, scored = skill_shift(batch, EPISODE)
         if bool(scored.any()):

@@ -1,100 +1,22 @@
-"""RetireOPD: when its teacher retires, that it stays away, and that a resumed run equals an unbroken one."""
+"""RetireOPD: its formulas, when its teacher retires, and that it stays away."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods_helpers import context, make_arrays, make_batch, row, to_batch, trajectories
+from methods_helpers import context, make_arrays, row, to_batch, trajectories
+from retire_helpers import FALLING, GOOD, POOR, STEPS, STUCK, TEACHER, Gap, batch_of, build, by_window, ends, play, run
 
 from methods import registry
-from methods.interface import Batch, Method, MethodConfig, Validation
+from methods.interface import Validation
 from methods.retire_opd import Knobs, Retirement
 
 FAST = settings(max_examples=60, deadline=None, derandomize=True)
-TEACHER = 0.8  # SR_T
-STEPS = 30
-Gap = Callable[[int], float]
-
-
-@dataclass(frozen=True)
-class Played:
-    """What each training step did, in order. requests: teacher requests; losses: sum of the auxiliary loss, None if
-    there was none; metrics: of `metrics` and `after_validation`; validated: steps at which a validation was wanted."""
-
-    requests: list[int]
-    losses: list[float | None]
-    metrics: list[dict[str, float]]
-    validated: list[int]
-
-    @property
-    def last_taught(self) -> int:
-        return max((n for n, count in enumerate(self.requests, start=1) if count), default=0)
-
-
-def batch_of(step: int, gap: float | None) -> Batch:
-    """A batch whose mean gap K_n is `gap`; without teacher scores if it is None."""
-    batch = make_batch(step, "growing", channels="additive")
-    if gap is None:
-        return replace(batch, teacher={}, teacher_mask={})
-    mask = batch.response_mask
-    noise = torch.randn(mask.shape, generator=torch.Generator().manual_seed(step))
-    noise = noise - noise[mask].mean()
-    scores = torch.where(mask, batch.old_logprobs - gap + 0.1 * noise, 0.0)
-    return replace(batch, teacher={"episode": scores}, teacher_mask={"episode": mask})
-
-
-def play(method: Method, gap: Gap, success: Mapping[int, float], steps: Sequence[int]) -> Played:
-    """Training steps `steps` in the order of the engine's calls. success: of the window that ends at a step."""
-    found = Played([], [], [], [])
-    played = trajectories()
-    for step in steps:
-        method.after_rollout(step, played)
-        requests = method.teacher_requests(step, played)
-        batch = batch_of(step, gap(step) if requests else None)
-        method.advantages(step, batch)
-        metrics = method.metrics(step, batch)
-        live = batch.old_logprobs - 0.1
-        loss = method.aux_loss(step, batch, live, torch.zeros_like(live))
-        if method.wants_validation(step):
-            found.validated.append(step)
-            metrics = {**metrics, **method.after_validation(step, Validation(success[step], 20))}
-        found.requests.append(len(requests))
-        found.losses.append(None if loss is None else float(loss.sum()))
-        found.metrics.append(metrics)
-    return found
-
-
-def build(config: MethodConfig, teacher: float = TEACHER) -> Method:
-    method = registry.build(config, context(total_steps=STEPS))
-    if method.measures_teacher:
-        method.teacher_measured(Validation(teacher, 20))
-    return method
-
-
-def run(name: str, gap: Gap, success: Mapping[int, float], *overrides: str, teacher: float = TEACHER) -> Played:
-    return play(build(row(name, *overrides), teacher), gap, success, range(1, STEPS + 1))
-
-
-def by_window(*values: float) -> Gap:
-    """K_n = values[m - 1] in window m of five steps; the last value from then on."""
-    return lambda step: values[min((step - 1) // 5, len(values) - 1)]
-
-
-def ends(*values: float) -> dict[int, float]:
-    """Success after steps 5, 10, ...; the last value from then on."""
-    return {5 * m: values[min(m - 1, len(values) - 1)] for m in range(1, STEPS // 5 + 1)}
-
-
-FALLING = by_window(1.0, 0.8, 0.6, 0.4, 0.3, 0.2)
-STUCK = by_window(1.0, 1.01, 1.02, 1.03, 1.04, 1.05)  # opens a little, so that rounding of scores does not decide
-GOOD, POOR = ends(0.8), ends(0.1)
 
 
 # -------------------------------------------------------------------------------------------------------------- formula
@@ -315,118 +237,3 @@ def test_a_validation_is_a_share_of_graded_episodes(result: Validation) -> None:
         method.after_validation(5, result)
     with pytest.raises(ValueError, match="must be a share of at least one graded episode"):
         method.teacher_measured(result)
-
-
-# ------------------------------------------------------------------------------------------------------------ ablations
-def test_without_a_criterion_the_other_decides() -> None:
-    assert run("retire_opd_no_progress", FALLING, GOOD).last_taught == 10
-    assert run("retire_opd_no_progress", FALLING, ends(0.1, 0.8, 0.8)).last_taught == 15
-    assert run("retire_opd_no_progress", STUCK, POOR).last_taught == STEPS
-    assert run("retire_opd_no_competence", STUCK, POOR).last_taught == 10
-    assert run("retire_opd_no_competence", by_window(1.0, 0.5, 0.6), POOR).last_taught == 15
-    assert run("retire_opd_no_competence", FALLING, GOOD).last_taught == STEPS
-
-
-def test_a_fixed_step_needs_no_validation() -> None:
-    method = registry.build(row("retire_opd_fixed"), context())
-    assert not method.measures_teacher
-    for gap, success in ((FALLING, POOR), (STUCK, GOOD)):
-        found = run("retire_opd_fixed", gap, success)
-        assert (found.last_taught, found.validated) == (25, [])
-        assert [m["retired"] for m in found.metrics] == [0.0] * 24 + [1.0] * 6
-        assert found.losses[25:] == [None] * 5 and None not in found.losses[:25]
-    assert run("retire_opd", FALLING, POOR, "method.knobs.stop_step=7").last_taught == 7
-
-
-@pytest.mark.parametrize("name", ["retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed"])
-def test_ablations_change_one_knob(name: str) -> None:
-    base, ablation = row("retire_opd"), row(name)
-    changed = {k for k in base.knobs if base.knobs[k] != ablation.knobs[k]}
-    assert len(changed) == 1 and changed <= {"use_progress", "use_competence", "stop_step"}
-    assert replace(ablation, id=base.id, label=base.label, knobs=base.knobs) == base
-
-
-def test_never_retiring_is_grpo_opd() -> None:
-    base, never = row("retire_opd"), row("grpo_opd")
-    assert replace(never, id=base.id, label=base.label, name=base.name, knobs=base.knobs) == base
-
-
-def test_the_files_say_every_knob() -> None:
-    assert row("retire_opd").knobs == vars(Knobs())
-
-
-# --------------------------------------------------------------------------------------------------------------- resume
-@pytest.mark.parametrize(
-    "name", ["retire_opd", "retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed"]
-)
-@pytest.mark.parametrize("after", [0, 1, 4, 5, 7, 12, 14, 15, 16, 26])
-def test_resuming_equals_going_on(name: str, after: int) -> None:
-    gap, success = by_window(1.0, 0.8, 0.9, 0.9), ends(0.5, 0.7, 0.8)
-    config = row(name)
-    unbroken = play(build(config), gap, success, range(1, STEPS + 1))
-    first = build(config)
-    play(first, gap, success, range(1, after + 1))
-    state = json.loads(json.dumps(first.state_dict()))
-    resumed = registry.build(config, context(total_steps=STEPS))  # whose teacher is not measured again
-    resumed.load_state_dict(state)
-    rest = play(resumed, gap, success, range(after + 1, STEPS + 1))
-    assert rest.requests == unbroken.requests[after:]
-    assert rest.losses == unbroken.losses[after:]
-    assert rest.metrics == unbroken.metrics[after:]
-    assert rest.validated == [step for step in unbroken.validated if step > after]
-    assert resumed.state_dict() == json.loads(json.dumps(play_state(config, gap, success)))
-
-
-def play_state(config: MethodConfig, gap: Gap, success: Mapping[int, float]) -> dict[str, object]:
-    method = build(config)
-    play(method, gap, success, range(1, STEPS + 1))
-    return method.state_dict()
-
-
-def test_a_repeated_step_counts_once() -> None:
-    """A run that died after step 7 and goes on from the checkpoint of step 5, or of step 7 itself."""
-    gap = by_window(1.0, 0.5)
-    method = build(row("retire_opd"))
-    play(method, gap, GOOD, [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10])
-    assert method.state_dict() == play_state_until(10, gap)
-
-
-def play_state_until(last: int, gap: Gap) -> dict[str, object]:
-    method = build(row("retire_opd"))
-    play(method, gap, GOOD, range(1, last + 1))
-    return method.state_dict()
-
-
-def test_states_of_something_else_are_refused() -> None:
-    state = build(row("retire_opd")).state_dict()
-    other = registry.build(row("retire_opd", "method.knobs.window=6"), context())
-    with pytest.raises(ValueError, match=r"method.knobs.window=6, but the checkpoint was written with 5"):
-        other.load_state_dict(state)
-    for foreign in ({}, {"knobs": {}}):
-        with pytest.raises(ValueError, match="RetireOPD's holds"):
-            other.load_state_dict(foreign)
-    with pytest.raises(ValueError, match="keeps no state"):
-        registry.build(row("grpo_opd"), context()).load_state_dict(state)
-
-
-# ------------------------------------------------------------------------------------------------------------- refusals
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["method.knobs.progress_form=codes"], "did you mean 'code'"),
-        (["method.schedule.kind=linear"], "weight is constant until the teacher retires"),
-        (["method.knobs.window=0"], "method.knobs.window=0 must be at least 1"),
-        (["method.knobs.competence_threshold=-0.5"], "method.knobs.competence_threshold=-0.5 must not be negative"),
-        (["method.knobs.stop_step=0"], "method.knobs.stop_step=0 must be at least 1"),
-        (["method.knobs.use_progress=false", "method.knobs.use_competence=false"], "leave no rule for retirement"),
-        (["method.knobs.window=5.5"], "must be of type int"),
-        (["method.advantage.estimator=none"], "learns from outcome rewards too"),
-    ],
-)
-def test_configurations_that_cannot_be_honoured_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        registry.validate(row("retire_opd", *overrides))
-
-
-def test_the_spec_says_that_it_is_validated_while_training() -> None:
-    assert registry.get("retire_opd").validates and not registry.get("grpo_opd").validates
