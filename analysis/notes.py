@@ -101,7 +101,7 @@ SETTING = (
     "How settings were chosen: all rows share learning rate, sizes and penalties. OPID's weight (0.25, falling "
     "linearly) and clip (±2 nats), unless changed, were picked among several in an earlier study of small models on "
     "games of this kind, by how well OPID did there. GRPO has no such settings and got no search of its own: this "
-    "favours OPID.",
+    "favours OPID. Other rows with a teacher take that weight, or their paper's, without a search of their own.",
     "What the setting favours: the embedded models (tiny-…) have gaps made on purpose. Most of their demonstrations "
     "leave out what some task types need unless a skill in the prompt says it, so that skills have something to add. "
     "The rules analyzer is an oracle: it knows the rules of the game, and shares code and wording with the skills in "

@@ -19,14 +19,26 @@ NOT_UNIQUE = "most likely of several"  # how the note of a derived number begins
 # Averages and cells are rounded to 0.1: a macro mean of six rounded cells may be off by 0.05 + 0.05.
 ROUNDING = 0.1 + 1e-9
 
-# Row id of ours -> method as the paper calls it, and whether skills are in its evaluation prompt.
-BESIDE: Mapping[str, tuple[str, str]] = {
-    "vanilla": ("Vanilla", "off"),
-    "vanilla_skill": ("Skill-Prompt*", "on"),
-    "grpo": ("GRPO", "off"),
-    "opid": ("OPID", "off"),
+# Row id of ours -> rows as the paper calls them, and whether skills are in their evaluation prompt.
+BESIDE: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "vanilla": (("Vanilla", "off"),),
+    "vanilla_skill": (("Skill-Prompt*", "on"),),
+    "grpo": (("GRPO", "off"),),
+    "skill_grpo": (("Skill-GRPO", "off"), ("Skill-GRPO*", "on")),
+    "opsd": (("OPSD", "off"),),
+    "opsd_released": (("OPSD", "off"),),
+    "grpo_opsd": (("GRPO+OPSD", "off"),),
+    "grpo_opsd_released": (("GRPO+OPSD", "off"),),
+    "skill_sd": (("Skill-SD", "off"),),
+    "rlsd": (("RLSD", "off"),),
+    "sdar": (("SDAR", "off"),),
+    "opid": (("OPID", "off"),),
+    "opid_no_episode": (("w/o episode skill", "off"),),
+    "opid_no_step": (("w/o step skill", "off"),),
+    "opid_additive": (("w/o Routing", "off"),),
 }
 TABLES = (("Table 1", "seen", ""), ("Table 8", "unseen", "unseen:"))  # table, panel, prefix of its columns
+ABLATIONS = (("Table 2", "seen", ""), ("Table 3", "seen", ""))  # also repeat rows of Table 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +74,12 @@ def alfworld_rows(lines: Sequence[Line]) -> list[PublishedRow]:
     here = dict.fromkeys(line.row for line in lines if line.env == "alfworld" and not line.stage)
     rows: list[PublishedRow] = []
     for row in here:
-        if row not in BESIDE:
-            continue
-        method, skills = BESIDE[row]
-        for table, panel, prefix in TABLES:
-            numbers = [n for n in published_numbers() if _is(n, table=table, method=method, metric="success_rate")]
-            for backbone in dict.fromkeys(n["backbone"] for n in numbers):
-                mine = [n for n in numbers if n["backbone"] == backbone]
-                rows.append(_row(mine, method, backbone, table, panel, skills, row, prefix))
+        for method, skills in BESIDE.get(row, ()):
+            for table, panel, prefix in ABLATIONS if method.startswith("w/o") else TABLES:
+                numbers = [n for n in published_numbers() if _is(n, table=table, method=method, metric="success_rate")]
+                for backbone in dict.fromkeys(n["backbone"] for n in numbers):
+                    mine = [n for n in numbers if n["backbone"] == backbone]
+                    rows.append(_row(mine, method, backbone, table, panel, skills, row, prefix))
     return rows
 
 
@@ -96,7 +106,7 @@ def _row(
     printed = by_column["Avg"]
     kind = average_kind([float(by_column[t]["value"]) for t in TYPES], float(printed["value"]))
     cells.append(_cell(printed, kind, ALL, panel, skills, source, status, "as printed (column Avg)"))
-    cells += _derived(method, backbone, panel, skills, kind)
+    cells += _derived(method, backbone, table, panel, skills, kind)
     return PublishedRow(method, backbone, table, panel, skills, beside, tuple(cells), "; ".join(remarks))
 
 
@@ -106,7 +116,7 @@ def average_kind(by_type: Sequence[float], average: float) -> Metric:
     return Metric.MACRO if abs(macro - average) <= ROUNDING else Metric.MICRO
 
 
-def _derived(method: str, backbone: str, panel: str, skills: str, printed: Metric) -> list[Cell]:
+def _derived(method: str, backbone: str, of: str, panel: str, skills: str, printed: Metric) -> list[Cell]:
     """The average that was not printed, if it can be derived from the printed cells."""
     missing, table = (
         (Metric.MACRO, "ALFWorld macro avg") if printed == Metric.MICRO else (Metric.MICRO, "ALFWorld micro avg")
@@ -115,9 +125,11 @@ def _derived(method: str, backbone: str, panel: str, skills: str, printed: Metri
     found = [
         n
         for n in published_numbers()
-        if _is(n, table=table, method=method, backbone=backbone) and n["column"].startswith("unseen") == unseen
+        if _is(n, table=table, backbone=backbone)
+        and n["method"] in (method, f"OPID {method}")
+        and n["column"].startswith("unseen") == unseen
     ]
-    source = f"derived from {PAPER}, {'Table 8' if unseen else 'Table 1'}"
+    source = f"derived from {PAPER}, {of}"
     note = found[0]["note"] if found else ""
     return [_cell(n, missing, ALL, panel, skills, source, Status.DERIVED, note) for n in found[:1]]
 

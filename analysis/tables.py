@@ -64,6 +64,7 @@ def make_tables(records: Records) -> Tables:
     complete = records.cells.groupby("line")["complete"].sum().tolist()
     found = curves(records)
     budget = budgets(records, found)
+    here = {line.row for line in records.lines if not line.stage}
     return Tables(
         records=records,
         reference=REFERENCE,
@@ -71,7 +72,9 @@ def make_tables(records: Records) -> Tables:
         success=by_key(success_cells(records, measurements)),
         learning=by_key(learning_cells(records, found, budget, REFERENCE)),
         costs=by_key(cost_cells(records, REFERENCE)),
-        versus={row: by_key(difference_cells(records, measurements, row)) for row in (REFERENCE, UNTRAINED)},
+        versus={
+            row: by_key(difference_cells(records, measurements, row)) for row in (REFERENCE, UNTRAINED) if row in here
+        },
         versus_base=by_key(difference_cells(records, measurements, None)),
         retired=retirements(records),
         retirement=tuple(retirement_cells(records)),

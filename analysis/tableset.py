@@ -48,7 +48,11 @@ class Tables:
     footnotes: Footnotes
 
     def label_of(self, row: str) -> str:
-        return next((line.label for line in self.records.lines if line.row == row), row)
+        """As tables call a row, with the mark of a teacher that cancels."""
+        line = next((line for line in self.records.lines if line.row == row and not line.stage), None)
+        if line is None:
+            return row
+        return f"{line.label} {CANCELS}" if CANCELS in self.footnotes.marks.get(line, "") else line.label
 
     def panels(self) -> list[tuple[str, str]]:
         """Environment and panel, sorted."""
@@ -75,7 +79,7 @@ def mark(tables: Tables, cell: Cell) -> str:
     metric = {Metric.MICRO: Metric.DIFFERENCE_MICRO, Metric.MACRO: Metric.DIFFERENCE_MACRO}.get(cell.metric)
     if metric is None or cell.line is None:
         return ""
-    difference = tables.versus[tables.reference].get((cell.line, cell.place, metric, ALL))
+    difference = tables.versus.get(tables.reference, {}).get((cell.line, cell.place, metric, ALL))
     if difference is None or not difference.significant or difference.interval is None:
         return ""
     return "▲" if difference.interval.value > 0 else "▼"

@@ -77,7 +77,18 @@ def test_every_published_cell_cites_its_table_and_none_is_measured() -> None:
 
 
 def test_skills_stand_in_the_prompt_of_the_skill_row_only() -> None:
-    assert {r.beside for r in rows().values() if r.skills == "on"} == {"vanilla_skill"}
+    starred = {(r.beside, r.method) for r in rows().values() if r.skills == "on"}
+    assert starred == {("vanilla_skill", "Skill-Prompt*"), ("skill_grpo", "Skill-GRPO*")}
+
+
+def test_ablations_come_from_their_tables_and_nothing_is_quoted_twice() -> None:
+    found = alfworld_rows([line(row) for row in BESIDE])
+    where = {r.beside: r.table for r in found if r.method.startswith("w/o")}
+    assert where == {"opid_no_episode": "Table 2", "opid_no_step": "Table 2", "opid_additive": "Table 3"}
+    assert len({(r.beside, r.method, r.backbone, r.panel) for r in found}) == len(found)
+    routing = rows()["w/o Routing", "Qwen2.5-3B-Instruct", "Table 3"]
+    assert number(routing, Metric.MACRO) == (77.5, Status.QUOTED)
+    assert number(routing, Metric.MICRO) == (82.8, Status.DERIVED)
 
 
 def test_rows_that_nobody_published_and_other_environments_have_nothing_beside_them() -> None:
