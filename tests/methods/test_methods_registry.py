@@ -240,6 +240,7 @@ def test_each_bad_value_is_named(changes: dict[str, Any], message: str) -> None:
         (replace(row("rlsd"), advantage=AdvantageConfig(pg_coef=0.0)), "rlsd has nothing to scale"),
         (replace(grpo_config(), name="vanilla"), "uses vanilla, which never trains"),
         (replace(grpo_config(), name="vanilla", trains=False, coef=0.1), "neither a skill term"),
+        (replace(row("vanilla"), **teacher(weights="old")), "neither a skill term"),
         (replace(opid_config(coef=0), name="vanilla", trains=False, knobs={}), "neither a skill term"),
     ],
 )
