@@ -11,6 +11,7 @@ from methods.interface import Analysis
 from methods.skills.analyzer import AnalyzerFailure
 
 SHOWN = 3  # different reasons in one message
+NO_STEPS = "a trajectory without steps cannot be analysed"
 
 _log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from methods.interface import Analysis, Trajectory
 from methods.skills.analyzer import AnalyzerContext, Usage, finished
 from methods.skills.analyzers.answer import Answer, AnswerError, Limits, read_answer
-from methods.skills.analyzers.failures import Failed, Verdict, settle
+from methods.skills.analyzers.failures import NO_STEPS, Failed, Verdict, settle
 from methods.skills.analyzers.ledger import Ledger
 from methods.skills.analyzers.prompt import analysis_prompt, by_content, repair_prompt
-from methods.skills.analyzers.recording import Recorded, Recorder
+from methods.skills.analyzers.recording import Recorder
 
 
 class PolicyAnalyzer:
@@ -54,15 +54,23 @@ class PolicyAnalyzer:
 
     def _answers(self, trajectories: Sequence[Trajectory]) -> list[Answer | Failed]:
         config, most = self._context.config, self._context.max_step_skills
-        limits = [Limits(len(trajectory.turns), most, config.skill_chars) for trajectory in trajectories]
-        prompts = [analysis_prompt(t, most, config.observation_chars, config.skill_chars) for t in trajectories]
-        texts = self._ask(prompts)
-        answers = [_read(text, limit) for text, limit in zip(texts, limits, strict=True)]
-        wrong = {i: answer.reason for i, answer in enumerate(answers) if isinstance(answer, Failed)}
-        self._ledger.add(repairs=len(wrong))
-        second = self._ask([repair_prompt(prompts[i], reason, texts[i]) for i, reason in wrong.items()])
-        for i, text in zip(wrong, second, strict=True):
-            answers[i] = _read(text, limits[i])
+        answers: list[Answer | Failed] = [Failed(NO_STEPS)] * len(trajectories)
+        prompts = {
+            number: analysis_prompt(trajectory, most, config.observation_chars, config.skill_chars)
+            for number, trajectory in enumerate(trajectories)
+            if trajectory.turns
+        }
+        for repairing in (False, True):
+            self._ledger.add(repairs=len(prompts) if repairing else 0)
+            wrong: dict[int, str] = {}
+            for number, text in zip(prompts, self._ask(list(prompts.values())), strict=True):
+                limits = Limits(len(trajectories[number].turns), most, config.skill_chars)
+                try:
+                    answers[number] = read_answer(text, limits)
+                except AnswerError as error:
+                    answers[number] = Failed(f"the policy's second answer too is unusable: {error}")
+                    wrong[number] = repair_prompt(prompts[number], str(error), text)
+            prompts = wrong
         return answers
 
     def _ask(self, prompts: list[str]) -> list[str]:
@@ -75,21 +83,6 @@ class PolicyAnalyzer:
         return texts
 
     def _record(self, trajectory: Trajectory, answer: Answer | Failed) -> Verdict:
-        if isinstance(answer, Failed):
-            reason = f"the policy's second answer too is unusable: {answer.reason}"
-            recorded: Recorded = reason
-            verdict: Verdict = Failed(reason)
-        else:
-            verdict, recorded = answer.analysis, answer.content
         if self._recorder is not None:
-            self._recorder.add(trajectory, recorded)
-        return verdict
-
-
-def _read(text: str, limits: Limits) -> Answer | Failed:
-    if limits.steps < 1:
-        return Failed("a trajectory without steps cannot be analysed")
-    try:
-        return read_answer(text, limits)
-    except AnswerError as error:
-        return Failed(str(error))
+            self._recorder.add(trajectory, answer.reason if isinstance(answer, Failed) else answer.content)
+        return answer if isinstance(answer, Failed) else answer.analysis

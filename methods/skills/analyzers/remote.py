@@ -20,7 +20,7 @@ from methods.skills.analyzers.answer import Answer, AnswerError, Limits, check_a
 from methods.skills.analyzers.background import Background
 from methods.skills.analyzers.cache import AnswerCache, cache_key
 from methods.skills.analyzers.endpoint import Completion, Endpoint, EndpointError, UnusableResponseError
-from methods.skills.analyzers.failures import Failed, Verdict, exceeds, settle, too_many
+from methods.skills.analyzers.failures import NO_STEPS, Failed, Verdict, exceeds, settle, too_many
 from methods.skills.analyzers.ledger import Ledger
 from methods.skills.analyzers.prompt import PROMPT_VERSION, analysis_prompt, by_content, repair_prompt
 from methods.skills.analyzers.recording import Recorder
@@ -86,7 +86,7 @@ class RemoteAnalyzer:
         config, most = self._context.config, self._context.max_step_skills
         limits = Limits(len(trajectory.turns), most, config.skill_chars)
         if not trajectory.turns:
-            return Failed("a trajectory without steps cannot be analysed")
+            return Failed(NO_STEPS)
         prompt = analysis_prompt(trajectory, most, config.observation_chars, config.skill_chars)
         key = cache_key(
             model=config.model,
