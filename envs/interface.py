@@ -83,7 +83,11 @@ class PromptParts:
 
 
 class Environment(Protocol):
-    """One environment instance. Deterministic given (task, actions). Raises EnvironmentFailure when it breaks."""
+    """One environment instance. Deterministic given (task, actions). Raises EnvironmentFailure when it breaks.
+
+    A class may have `prepare(environments, actions)`, which a pool calls before it steps them: for what is cheaper to
+    fetch for all at once. Results must not depend on it.
+    """
 
     def reset(self, task: Task) -> Observation: ...
 

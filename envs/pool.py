@@ -46,12 +46,24 @@ class _Bench:
 
     def step(self, actions: Mapping[int, str]) -> dict[int, StepResult | EnvironmentFailure]:
         answers: dict[int, StepResult | EnvironmentFailure] = {}
+        self._prepare(actions)
         for slot, action in actions.items():
             try:
                 answers[slot] = self._running[slot][0].step(action)
             except Exception as error:
                 answers[slot] = self._drop(slot, error)
         return answers
+
+    def _prepare(self, actions: Mapping[int, str]) -> None:
+        """Let environments that fetch things (a search engine's passages) fetch for all slots at once."""
+        present = [(self._running[slot][0], action) for slot, action in actions.items() if slot in self._running]
+        prepare = getattr(type(present[0][0]), "prepare", None) if present else None
+        if prepare is None:
+            return
+        try:
+            prepare([environment for environment, _ in present], [action for _, action in present])
+        except Exception as error:  # whoever needs it fetches for itself, and fails for itself
+            log.warning("fetching for %d slots at once failed: %s: %s", len(present), type(error).__name__, error)
 
     def release(self, slots: Sequence[int]) -> None:
         """The slots' environments may serve others."""

@@ -16,7 +16,7 @@ from envs.interface import EnvSpec
 
 ENTRY_POINT_GROUP = "harness.envs"
 
-BUILTIN = {"alfworld": "envs.alfworld.spec:SPEC"}
+BUILTIN = {"alfworld": "envs.alfworld.spec:SPEC", "search_qa": "envs.search_qa.spec:SPEC"}
 
 
 def _plugins() -> dict[str, str]:

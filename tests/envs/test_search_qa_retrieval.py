@@ -1,0 +1,282 @@
+"""Retrievers of Search-QA: the client against servers that misbehave, our own server, official files, dense vectors."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.interface import EnvConfig, EnvironmentFailure
+from envs.panels import assert_disjoint
+from envs.pool import EnvPool, OrderedPool
+from envs.search_qa import corpus, official, retrieval
+from envs.search_qa.retrieval import HttpRetriever, RetrieverDown
+from envs.search_qa.spec import SPEC
+
+httpx = pytest.importorskip("httpx")
+
+
+# ------------------------------------------------------------------------------------------------- a misbehaving server
+class Server:
+    """Answers with what `script` says, one entry per request; the last entry repeats."""
+
+    def __init__(self, script: list[Any]) -> None:
+        self.script, self.requests = script, []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.requests.append(json.loads(body))
+                step = outer.script[min(len(outer.requests), len(outer.script)) - 1]
+                answer = step(outer.requests[-1]) if callable(step) else step
+                status, content = answer if isinstance(answer, tuple) else (200, answer)
+                data = content if isinstance(content, bytes) else json.dumps(content).encode()
+                if status == 0:  # hang
+                    time.sleep(0.5)
+                    return
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.http.server_port}/retrieve"
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    started: list[Server] = []
+
+    def start(*script: Any) -> Server:
+        started.append(Server(list(script)))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+def good(request: dict[str, Any]) -> dict[str, Any]:
+    queries = request.get("queries") or [request["query"]]
+    entry = {"document": {"id": "7", "contents": '"Paris"\nParis is a city.'}, "score": 1.5}
+    return {"result": [[entry] * request["topk"] for _ in queries]}
+
+
+def client(server: Server, **changes: Any) -> HttpRetriever:
+    return HttpRetriever(server.url, **{"timeout": 0.2, "attempts": 3, "pause": 0.01, **changes})
+
+
+def test_one_request_for_all_queries(serve: Any) -> None:
+    server = serve(good)
+    hits = client(server).search(["a", "b", "c"], 2)
+    assert [len(h) for h in hits] == [2, 2, 2]
+    assert (hits[0][0].passage.title, hits[0][0].passage.text, hits[0][0].score) == ("Paris", "Paris is a city.", 1.5)
+    assert server.requests == [{"queries": ["a", "b", "c"], "topk": 2, "return_scores": True}]
+    assert client(server).search([], 2) == []
+
+
+def test_a_server_of_single_queries(serve: Any) -> None:
+    server = serve(good)
+    assert len(client(server, single=True).search(["a", "b"], 1)) == 2
+    assert [r["query"] for r in server.requests] == ["a", "b"]
+
+
+@pytest.mark.parametrize("trouble", [(500, {}), (429, {}), (200, b"{truncated"), (0, b"")])
+def test_passing_trouble_is_ridden_out(serve: Any, trouble: tuple[int, Any]) -> None:
+    server = serve(trouble, good)
+    assert len(client(server).search(["a"], 1)) == 1
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "requests"),
+    [
+        ((500, {}), "status 500", 3),
+        ((404, {}), "status 404", 1),
+        ((0, b""), "Timeout", 3),
+        ((200, {"results": []}), "another protocol", 1),
+        ((200, {"result": []}), "0 lists for 1 queries", 1),
+        ((200, {"result": [["text"]]}), "another protocol", 1),
+        ((200, b"[" * 100_000), "no JSON", 3),
+    ],
+)
+def test_lasting_trouble_is_an_environment_failure(serve: Any, answer: Any, said: str, requests: int) -> None:
+    server = serve(answer)
+    with pytest.raises(RetrieverDown, match=said) as raised:
+        client(server).search(["a"], 1)
+    assert isinstance(raised.value, EnvironmentFailure)
+    assert len(server.requests) == requests
+
+
+def test_an_endless_answer_is_cut(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "MOST_BYTES", 1000)
+    server = serve({"result": ["x" * 2000]})
+    with pytest.raises(RetrieverDown, match="longer than 1000 bytes"):
+        client(server).search(["a"], 1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_dead_retriever_never_scores_an_episode() -> None:
+    knobs = {"retriever": f"http://127.0.0.1:{free_port()}/retrieve", "attempts": 1, "timeout": 0.2}
+    config = EnvConfig(name="search_qa", engine="native", max_steps=4, knobs=knobs)
+    pool = OrderedPool(EnvPool(SPEC.make, config, 0))
+    pool.reset(SPEC.load_panel(config, "test").tasks[:2])
+    searched, answered = pool.step([0, 1], ["search[name 1]", "answer[x]"])
+    assert isinstance(searched, EnvironmentFailure) and "does not answer" in str(searched)
+    assert not isinstance(answered, EnvironmentFailure) and answered.done
+
+
+# ------------------------------------------------------------------------------------------------------- our own server
+@pytest.mark.slow
+def test_the_server_of_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    passages = tmp_path / "passages with space.jsonl"
+    lines = [{"id": str(k), "contents": f'"Title {k}"\nword{k} common'} for k in range(30)]
+    passages.write_text("\n".join(json.dumps(line) for line in lines))
+    port = free_port()
+    command = [sys.executable, "-m", "envs.search_qa", "serve", "--port", str(port), "--passages", str(passages)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=None)
+    try:
+        for _ in range(200):
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/health").json()["status"] == "ok"
+                break
+            except httpx.HTTPError:
+                assert process.poll() is None
+                time.sleep(0.1)
+        hits = HttpRetriever(f"http://127.0.0.1:{port}/retrieve").search(["word7", "word8 common"], 3)
+        assert hits[0][0].passage.title == "Title 7" and len(hits[1]) == 3 and hits[1][0].passage.id == "8"
+        single = HttpRetriever(f"http://127.0.0.1:{port}/retrieve", single=True).search(["word9"], 1)
+        assert single[0][0].passage.id == "9"
+        bad = httpx.post(f"http://127.0.0.1:{port}/retrieve", json={"topk": 3})
+        assert bad.status_code == 422 and "queries" in bad.text
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+# -------------------------------------------------------------------------------------------------------- official data
+def write_official(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name, content in rows.items():
+        pq.write_table(pa.Table.from_pylist(content), folder / official.FILES[name])
+
+
+def row(source: str, k: int, nested: bool = False) -> dict[str, Any]:
+    answers: dict[str, Any] = {"golden_answers": [f"answer {k}"], "reward_model": None}
+    if nested:
+        answers = {"golden_answers": None, "reward_model": {"ground_truth": {"target": [f"answer {k}"]}}}
+    return {"data_source": source, "question": f"question {k} of {source}?", **answers}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    train = [row("nq" if k % 2 else "hotpotqa", k) for k in range(600)]
+    test = [row(source, 1000 + k, nested=source == "musique") for source in official.SOURCES for k in range(130)]
+    write_official(tmp_path, {"train": train, "test": test})
+    official.questions.cache_clear()
+    return tmp_path
+
+
+def test_official_panels(data: Path) -> None:
+    config = EnvConfig(name="search_qa", engine="native", data=str(data), max_steps=4, prompt="full")
+    panels = {name: SPEC.load_panel(config, name) for name in official.PANELS}
+    sizes = {name: len(panel.tasks) for name, panel in panels.items()}
+    assert sizes == {"train": 600 - 256, "validation": 256, "test": 7 * 130, "test_small": 7 * 125}
+    assert_disjoint(panels["train"], panels["validation"], panels["test"])
+    task = panels["test"].tasks[0]
+    environment = SPEC.make(config)
+    assert environment.reset(task).task.startswith("question ")
+    answer = environment.reset(task).task.split()[1]
+    assert environment.step(f"answer[answer {answer}]").success
+    with pytest.raises(ValueError, match="no panel 'seen'"):
+        SPEC.load_panel(config, "seen")
+
+
+def test_official_problems_are_named(data: Path, tmp_path: Path) -> None:
+    assert len(official.problems(data)) == len(official.SOURCES)  # every count differs from the published one
+    (data / "train.parquet").unlink()
+    official.questions.cache_clear()
+    assert "train.parquet is missing" in " ".join(official.problems(data))
+    write_official(data, {"train": [{"data_source": "nq", "question": "q", "golden_answers": []}]})
+    official.questions.cache_clear()
+    with pytest.raises(ValueError, match="row 0: no question, or no golden answer"):
+        official.read_file(data / "train.parquet")
+    write_official(data, {"train": [{"question": "q"}]})
+    with pytest.raises(ValueError, match="no column data_source"):
+        official.read_file(data / "train.parquet")
+    with pytest.raises(EnvironmentFailure, match="is not in"):
+        official.question(data, "test:nq/none")
+
+
+def test_a_corpus_line_that_is_no_passage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": 1, "contents": "\\"A\\"\\ntext"}\n\n{"id": 2}\n')
+    with pytest.raises(ValueError, match="line 3"):
+        list(corpus.read_jsonl(path))
+
+
+# --------------------------------------------------------------------------------------------------------------- dense
+def test_dense_retrieval_with_a_small_encoder(tmp_path: Path) -> None:
+    from envs.search_qa.dense import DenseRetriever, prefixes
+
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["[PAD]", "[UNK]", "river", "city", "poet", "king", "of", "a"]
+    core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder = tmp_path / "encoder"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]").save_pretrained(folder)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **shape)).save_pretrained(folder)
+    passages = [corpus.Passage(str(k), word, f"a {word}") for k, word in enumerate(("river", "city", "poet", "king"))]
+    made = DenseRetriever(passages, folder, tmp_path / "cache")
+    query = passages[2].contents
+    assert made.search([query], 2)[0][0].passage.title == "poet"  # a text is nearest to itself
+    again = DenseRetriever(passages, folder, tmp_path / "cache")
+    assert [h.passage.id for h in again.search([query], 4)[0]] == [h.passage.id for h in made.search([query], 4)[0]]
+    assert len(list((tmp_path / "cache").glob("vectors-*.npy"))) == 1
+    assert again.search([], 3) == []
+    assert prefixes(Path("e5-base-v2")) == ("query: ", "passage: ") and prefixes(folder) == ("", "")
+    with pytest.raises(ValueError, match=r"env\.knobs\.encoder"):
+        DenseRetriever(passages, tmp_path / "none", tmp_path)
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+def test_commands(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+    from envs.search_qa.__main__ import main
+
+    assert main(["verify"]) == 0 and "CC BY-SA" in capsys.readouterr().out
+    assert main(["verify", str(data)]) == 1 and "published are" in capsys.readouterr().out
+    assert main(["fetch", "there"]) == 0 and "env.data=there" in capsys.readouterr().out
+    assert main(["questions"]) == 0 and "wikilead-bridge" in capsys.readouterr().out
+    assert main(["serve", "--passages", str(tmp_path / "none")]) == 2
+    assert "error" in capsys.readouterr().err
