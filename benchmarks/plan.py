@@ -15,7 +15,7 @@ from pathlib import Path
 
 HEAVY = ("torch", "transformers", "mlflow", "textworld", "alfworld", "pandas", "scipy")
 
-# Run in a process of its own: {folder}, {out} and {heavy} are filled in.
+# Run in a process of its own: {folder}, {out}, {protocol} and {heavy} are filled in.
 _PROGRAM = """
 import json, resource, sys, time
 begin = time.perf_counter()
@@ -23,7 +23,7 @@ from harness.commandline import parse
 from harness.compose import composer
 from harness.plan import build_plan, states, write_plan
 hydra = composer({folder!r})
-plan = build_plan(hydra, parse(["sweep=bench", "out=" + {out!r}], hydra.groups()))
+plan = build_plan(hydra, parse(["sweep=bench", "protocol={protocol}", "out=" + {out!r}], hydra.groups()))
 write_plan(plan, states(plan))
 print(json.dumps({{
     "cells": len(plan.cells),
@@ -53,6 +53,13 @@ def write_sweep(folder: Path, methods: int, envs: int, backbones: int, seeds: in
     def names(number: int) -> list[str]:
         return [f"b{i}" for i in range(number)]
 
+    # Presets that differ by method and environment, as those of papers do.
+    values = {
+        "envs": {f"b{i}": {"training.lr": (i + 1) * 1e-4} for i in range(envs)},
+        "methods": {f"b{i}": {"any": {"method.signal.clip": i + 1.0}} for i in range(methods)},
+    }
+    (folder / "protocol").mkdir()
+    (folder / "protocol" / "bench.yaml").write_text(json.dumps(values), encoding="utf-8")
     sweep = {
         "rows": [{"method": name} for name in names(methods)],
         "axes": {"env": names(envs), "backbone": names(backbones), "seed": list(range(seeds))},
@@ -61,14 +68,14 @@ def write_sweep(folder: Path, methods: int, envs: int, backbones: int, seeds: in
     (folder / "sweep" / "bench.yaml").write_text(json.dumps(sweep), encoding="utf-8")  # JSON is YAML
 
 
-def measure(methods: int, envs: int, backbones: int, seeds: int) -> dict[str, object]:
+def measure(methods: int, envs: int, backbones: int, seeds: int, protocol: str) -> dict[str, object]:
     """Plan one sweep in a fresh process."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, out = Path(scratch) / "conf", Path(scratch) / "out"
         write_sweep(folder, methods, envs, backbones, seeds)
-        program = _PROGRAM.format(folder=str(folder), out=str(out), heavy=HEAVY)
+        program = _PROGRAM.format(folder=str(folder), out=str(out), heavy=HEAVY, protocol=protocol)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    shape = f"{methods} methods x {envs} envs x {backbones} backbones x {seeds} seeds"
+    shape = f"{methods} methods x {envs} envs x {backbones} backbones x {seeds} seeds, protocol={protocol}"
     return {"shape": shape, **json.loads(done.stdout)}
 
 
@@ -77,7 +84,9 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=1000, help="about how many cells each sweep has (default 1000)")
     cells = parser.parse_args().cells
     for methods, envs, backbones in ((5, 1, 2), (11, 3, 4), (40, 1, 1)):
-        print(json.dumps(measure(methods, envs, backbones, max(1, round(cells / (methods * envs * backbones))))))
+        for protocol in ("fair", "bench"):
+            seeds = max(1, round(cells / (methods * envs * backbones)))
+            print(json.dumps(measure(methods, envs, backbones, seeds, protocol)))
 
 
 if __name__ == "__main__":

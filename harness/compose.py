@@ -19,6 +19,7 @@ from harness.schema import nearest_key
 
 CONFIG_MODULE = "sweeps"
 CONFIG_NAME = "config"
+PROTOCOL = "protocol"
 GROUPS = ("sweep", "method", "env", "backbone", "scale", "analyzer", "launcher", "tracking")
 
 
@@ -169,6 +170,11 @@ def _read_files_once(loader: Any) -> None:
     class Shared(CachingConfigRepository):  # type: ignore[misc]
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
             return self  # Hydra copies the repository before each composition
+
+        def group_exists(self, config_path: str) -> bool:
+            # A folder of files, but `protocol` is a value: what its files say depends on method and environment, and is
+            # laid over a composed cell (harness.protocols).
+            return config_path != PROTOCOL and bool(super().group_exists(config_path))
 
         def load_config(self, config_path: str) -> Any:
             return copy.deepcopy(super().load_config(config_path))  # compositions change what they are given

@@ -10,11 +10,11 @@ from typing import Any
 from harness import registry
 from harness.cells import Cells, row_label
 from harness.commandline import CommandLine, as_override
-from harness.compose import Composer, render
+from harness.compose import PROTOCOL, Composer, render
 from harness.config import CommandConfig
 from harness.errors import ConfigError, Problem
 from harness.plan_checks import Changes, Combination, check_deltas, check_distinct, check_values
-from harness.protocols import FAIR, GROUP, Protocols
+from harness.protocols import FAIR, Protocols
 from harness.stages import Cell, CellMaker, with_teachers
 from harness.states import COMPLETE, PENDING
 from harness.sweep import Row, Sweep, expand, single
@@ -58,8 +58,8 @@ class Plan:
         """The sweep's title, with what the command line changed in every cell, and the protocol if it is not fair."""
         changes = list(self.sweep.changes)
         protocols = {cell.config.protocol for cell in self.cells} - {FAIR}
-        if protocols and not any(change.startswith(f"{GROUP}=") for change in changes):
-            changes.append(f"{GROUP}={', '.join(sorted(protocols))}")
+        if protocols and not any(change.startswith(f"{PROTOCOL}=") for change in changes):
+            changes.append(f"{PROTOCOL}={', '.join(sorted(protocols))}")
         return f"{self.sweep.title} ({', '.join(changes)})" if changes else self.sweep.title
 
     def cell(self, fingerprint: str) -> Cell:

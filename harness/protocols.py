@@ -7,7 +7,8 @@ A file sweeps/protocol/NAME.yaml holds dotted keys and values:
 
 Values of methods come over those of environments. A method (or environment) file that is not listed takes the entry of
 the nearest file that it inherits from, but for keys that it, or a file in between, sets itself: an ablation keeps what
-makes it one. Precedence: config < scale < protocol < sweep.set < row.set < command line.
+makes it one. For the same reason keys `method.*` of an environment yield to what a method's file sets that inherits from
+another. Precedence: config < scale < protocol < sweep.set < row.set < command line.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compose import Composer
+from harness.compose import PROTOCOL, Composer
 from harness.config import CommandConfig
 from harness.errors import ConfigError, Problem, suggest
 from harness.schema import exists, keys, nearest_key
 
-GROUP = "protocol"
 FAIR = "fair"
 ANY = "any"
 # What a protocol may decide: how a cell trains and is judged, never which cell it is or where it runs.
@@ -51,15 +51,15 @@ class Protocols:
         self._found: dict[tuple[str, str, str], Values] = {}
 
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted({FAIR, *self._composer.names(GROUP)}))
+        return tuple(sorted({FAIR, *self._composer.names(PROTOCOL)}))
 
     def get(self, name: str, origin: Callable[[], str] = str) -> Protocol:
         """Raises ConfigError for an unknown name (origin: who gave it), and for everything wrong in the file."""
         if name not in self._read:
             if name not in self.names():
-                raise ConfigError(Problem(GROUP, name, origin(), suggest(name, self.names(), "available")))
+                raise ConfigError(Problem(PROTOCOL, name, origin(), suggest(name, self.names(), "available")))
             # What is fair needs no file: one setting for every row, that of the scale.
-            content = self._composer.file(GROUP, name)[0] if name in self._composer.names(GROUP) else {}
+            content = self._composer.file(PROTOCOL, name)[0] if name in self._composer.names(PROTOCOL) else {}
             self._read[name] = _parsed(name, content, self._composer.groups())
         return self._read[name]
 
@@ -68,7 +68,10 @@ class Protocols:
         key = (name, method, env)
         if key not in self._found:
             protocol = self.get(name, origin)
-            found = dict(self._nearest("env", env, protocol.envs))
+            # What an environment says of methods is for all of them: it yields to what sets one apart.
+            apart = [self._composer.file("method", file)[0] for file in self._ancestry("method", method)[:-1]]
+            of_env = self._nearest("env", env, protocol.envs)
+            found = {k: v for k, v in of_env.items() if not any(_sets(c, "method", k) for c in apart)}
             places = self._ancestry("env", env)
             entries = {file: _of_environment(entry, places) for file, entry in protocol.methods.items()}
             found.update(self._nearest("method", method, entries))
@@ -127,8 +130,11 @@ def _sets(content: Mapping[str, Any], group: str, key: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------------- reading files
 def _parsed(name: str, content: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Protocol:
-    origin = f"sweeps/{GROUP}/{name}.yaml"
+    from omegaconf import OmegaConf
+
+    origin = f"sweeps/{PROTOCOL}/{name}.yaml"
     problems: list[Problem] = []
+    probe = OmegaConf.structured(CommandConfig)
 
     def sub(node: Any, where: str) -> Mapping[str, Any]:
         if node is None or isinstance(node, Mapping):
@@ -148,7 +154,7 @@ def _parsed(name: str, content: Mapping[str, Any], groups: Mapping[str, Sequence
         found: dict[str, Any] = {}
         for key, given in sub(node, where).items():
             try:
-                found[str(key)] = _typed(str(key), given)
+                found[str(key)] = _typed(probe, str(key), given)
             except ValueError as error:
                 problems.append(Problem(str(key), str(given), f"{origin}, {where}", str(error)))
         return found
@@ -167,8 +173,11 @@ def _parsed(name: str, content: Mapping[str, Any], groups: Mapping[str, Sequence
     return Protocol(name, origin, envs, methods)
 
 
-def _typed(key: str, given: Any) -> Any:
-    """A value in the type of its key. Raises ValueError saying what is wrong with either."""
+def _typed(probe: Any, key: str, given: Any) -> Any:
+    """A value in the type of its key. Raises ValueError saying what is wrong with either.
+
+    probe: a configuration to try the value in.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -182,7 +191,6 @@ def _typed(key: str, given: Any) -> Any:
         raise ValueError("is a section, not a value; set its keys")
     if known is None:  # a knob, whose type its method knows
         return given
-    probe = OmegaConf.structured(CommandConfig)
     try:
         OmegaConf.update(probe, key, given)
         typed = OmegaConf.select(probe, key)

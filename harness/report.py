@@ -73,11 +73,10 @@ def _delta_lines(plan: Plan) -> list[str]:
 
 def _changes(cell: Cell, plan: Plan) -> list[str]:
     """A line per key that differs from the base row; the protocol's say so."""
-    preset = set(cell.preset)
-    if cell.row.base is not None:  # what the protocol decides in the base alone differs here, too
-        place = (cell.point.env, cell.point.backbone)
-        others = (c for c in plan.cells if c.row.id == cell.row.base and (c.point.env, c.point.backbone) == place)
-        preset |= set(next((c.preset for c in others), ()))
+    # What the protocol decides in the base alone differs here, too, unless it is the row's own difference.
+    place = (cell.point.env, cell.point.backbone)
+    bases = (c for c in plan.cells if c.row.id == cell.row.base and (c.point.env, c.point.backbone) == place)
+    preset = {key for key in next((c.preset for c in bases), ()) if key not in cell.row.delta} | set(cell.preset)
     rows = [
         (f"    {key}", f"{describe(before)} -> {describe(now)}", "from protocol" if key in preset else "")
         for key, (before, now) in cell.changed.items()

@@ -84,6 +84,8 @@ class CellMaker:
         expected = times.get(f"{row.method}/{config.backbone.name}", times.get(row.method))
         requires = () if teacher is None else (teacher.fingerprint,)
         preset = tuple(self._cells.preset(row, point.env, point.backbone))
+        if preset:  # measured with the settings of the scale
+            expected = None
         return Cell(point, row, config, name, selected, expected, requires, preset=preset)
 
 

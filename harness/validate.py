@@ -187,7 +187,7 @@ def _backbone(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     if longest > backbone.max_positions:
         fix = (
             f"with training.max_response_tokens={training.max_response_tokens} makes {longest} tokens, more than "
-            f"backbone.max_positions={backbone.max_positions}"
+            f"backbone.max_positions={backbone.max_positions}; set less here, or choose a backbone that reads more"
         )
         yield Problem(
             "training.max_prompt_tokens", str(training.max_prompt_tokens), origin("training.max_prompt_tokens"), fix
