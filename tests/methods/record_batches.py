@@ -79,7 +79,7 @@ def record(layout: str, channels: str) -> Arrays:
     trainer.method.advantages = listening  # type: ignore[method-assign]
     _, played = trainer.step(1)
     batch, used = seen[0]
-    after = trainer.scorer.batch_logprobs(build_rows(played, layout), batch)
+    after = trainer.scorer(trainer.network).batch_logprobs(build_rows(played, layout), batch)
     return {**to_arrays(batch), "used/advantages": used.numpy(), AFTER_UPDATE: after.numpy()}
 
 
