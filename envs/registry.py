@@ -16,7 +16,11 @@ from envs.interface import EnvSpec
 
 ENTRY_POINT_GROUP = "harness.envs"
 
-BUILTIN = {"alfworld": "envs.alfworld.spec:SPEC", "search_qa": "envs.search_qa.spec:SPEC"}
+BUILTIN = {
+    "alfworld": "envs.alfworld.spec:SPEC",
+    "search_qa": "envs.search_qa.spec:SPEC",
+    "webshop": "envs.webshop.spec:SPEC",
+}
 
 
 def _plugins() -> dict[str, str]:
