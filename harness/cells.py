@@ -213,6 +213,7 @@ def run_config(
     )
     knobs = _resolved(registry.method_knobs(method.name), method.knobs, "method.knobs", common_knobs)
     values["method"] = replace(method, knobs=knobs)
+    values["analyzer"] = replace(command.analyzer, answers=_absolute(command.analyzer.answers))
     if row is not None:
         values["method"] = replace(values["method"], id=row.id, label=row_label(row, command))
     if point is not None:

@@ -69,6 +69,8 @@ PINNED = (
     Pinned("methods.skills.injection:INJECTION_VERSION", (*_in("methods/skills", "injection"), "core/skills.py")),
     Pinned("methods.skills.library:SELECTION_VERSION", _in("methods/skills", "library embedding")),
     Pinned("methods.skills.analyzer:RULES_ANALYZER_VERSION", _in("methods/skills", "analyzer")),
+    Pinned("methods.skills.analyzer:ANSWERS_VERSION", _in("methods/skills/analyzers", "answer")),
+    Pinned("methods.skills.analyzers.prompt:PROMPT_VERSION", _in("methods/skills/analyzers", "prompt")),
     Pinned("methods.vanilla:SPEC.version", _in("methods", "vanilla")),
     Pinned("methods.grpo:SPEC.version", _in("methods", "grpo")),
     Pinned("methods.opid:SPEC.version", _in("methods", "opid grpo schedule skills/routing")),
@@ -84,6 +86,10 @@ FREE = (
     *_in(
         "methods", "__init__ __main__ interface names registry validation faithful skills/__init__"
     ),  # what may be run
+    *_in(
+        "methods/skills/analyzers",
+        "__init__ background cache endpoint failures ledger policy recording remote replay settings",
+    ),  # how an answer is come by; its words and what is read in them have versions
 )
 FOLDERS = ("harness/training", "harness/backbones", "envs/alfworld", "methods")
 

@@ -16,11 +16,14 @@ from methods_helpers import opid_config
 from omegaconf import OmegaConf
 
 import sweeps
+from harness import registry
 from harness.analysis_setup import build_analyzer
-from harness.config import AnalyzerConfig, RunConfig
+from harness.cells import run_config as cell_config
+from harness.config import AnalyzerConfig, CommandConfig, RunConfig
 from harness.fingerprint import CLASSES
 from harness.redaction import is_secret_name
 from harness.schema import leaves
+from harness.validate import problems
 from methods.interface import Analysis, MethodContext
 from methods.opid import Opid
 from methods.skills import analyzer
@@ -143,10 +146,12 @@ def test_settings_that_cannot_work_are_named(changes: dict[str, Any], said: str)
         assert "planted-0123" not in str(caught.value)
 
 
-def test_settings_are_checked_while_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness import registry
-
+def test_settings_are_checked_while_planning() -> None:
     config = RunConfig(method=opid_config(), analyzer=settings(model=None))
+    (said,) = problems(config, lambda key: "the command line")
+    assert "add analyzer.model=NAME" in str(said)
+    assert problems(RunConfig(analyzer=settings(model=None)), str) == []  # GRPO analyses nothing
+    assert problems(RunConfig(method=opid_config(), analyzer=settings()), str) == []
     assert "add analyzer.model=NAME" in str(registry.unfit_analyzer(config))
     assert registry.unfit_analyzer(RunConfig(analyzer=settings())) is None
     assert "did you mean 'openai'" in str(registry.unfit_analyzer(RunConfig(analyzer=settings(name="openay"))))
@@ -218,6 +223,13 @@ def test_the_analyzer_of_a_run(tmp_path: Path) -> None:
         replayed.analyze(played(2, first=1))
     with pytest.raises(ValueError, match="did you mean 'rules'"):
         build_analyzer(run_config(name="rulez"), run_dir, None)
+
+
+def test_recorded_answers_are_found_from_any_folder() -> None:
+    """A run may be taken up again by a process that stands elsewhere."""
+    found = cell_config(CommandConfig(analyzer=AnalyzerConfig("replay", answers="a/b.jsonl"))).analyzer.answers
+    assert found == str(Path.cwd() / "a" / "b.jsonl")
+    assert cell_config(CommandConfig()).analyzer == AnalyzerConfig()
 
 
 @pytest.mark.parametrize("absolute", [False, True])
