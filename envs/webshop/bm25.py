@@ -22,18 +22,19 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.webshop.porter import stem
 
-INDEX_VERSION = 1  # raised whenever the same texts would give another index or ranking
 K1, B = 0.9, 0.4
-_STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with".split()
-)
+_STOP_TEXT = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to
+was will with
+"""
+_STOP_WORDS = frozenset(_STOP_TEXT.split())
 _IDEOGRAPHS = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3041-\u309f"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"
 
@@ -120,7 +121,13 @@ def build(texts: Iterable[str], names: Sequence[str], folder: Path) -> None:
     idf = np.log(1 + (count - df + 0.5) / (df + 0.5)).astype(np.float32)
     order = np.empty(count, np.int32)
     order[sorted(range(count), key=lambda i: names[i])] = np.arange(count, dtype=np.int32)
-    for name, values in (("starts", starts), ("documents", document), ("weights", weight), ("idf", idf), ("order", order)):
+    for name, values in (
+        ("starts", starts),
+        ("documents", document),
+        ("weights", weight),
+        ("idf", idf),
+        ("order", order),
+    ):
         np.save(folder / f"{name}.npy", values)
     (folder / "terms.txt").write_text("\n".join(alphabetical), encoding="utf-8")
 
@@ -129,8 +136,9 @@ class Index:
     """An index that `build` wrote, open for reading. cached: queries whose results are kept."""
 
     def __init__(self, folder: Path, cached: int = 4096) -> None:
-        def load(name: str) -> NDArray[np.generic]:
-            return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        def load(name: str) -> NDArray[Any]:
+            values: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            return values
 
         self._terms = (folder / "terms.txt").read_text(encoding="utf-8").split("\n")
         self._starts, self._documents, self._weights = load("starts"), load("documents"), load("weights")

@@ -21,7 +21,7 @@ class Memory:
 
     compact: name results as `item 3`, as compact prompts do; texts: asin -> what was read about it (title, features,
     description); rejected: asins that lack something; chosen: values clicked on the open item;
-    values: words of option values, seen or guessed
+    values: words of option values, seen or guessed; offered: option values seen
     """
 
     wish: Wish
@@ -35,6 +35,7 @@ class Memory:
     read: dict[str, set[str]] = field(default_factory=dict)
     rejected: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)
+    offered: set[str] = field(default_factory=set)
     _sub: str = ""
 
     def look(self, text: str) -> None:
@@ -50,6 +51,7 @@ class Memory:
         elif self.page.kind == ITEM:
             self._note(self.page.title)
             self.chosen |= set(self.page.chosen)
+            self.offered |= set(self.page.values())
             self.values |= {word for value in self.page.values() for word in short_name(value).split()}
         elif self.page.kind == SUB:
             self.read.setdefault(self.item, set()).add(self._sub)
@@ -90,8 +92,7 @@ class Memory:
         options = self.page.options
         if "" in options and len(options) == 1:  # names and values are not told apart
             values = options[""]
-            for name, value in self.wish.options.items():
-                found[name] = value if value in values else None
+            found.update({name: v if v in values else None for name, v in self.wish.options.items()})
             if not self.wish.options:
                 said = f" {short_name(self.wish.body)} "
                 found.update({v: v for v in values if short_name(v) and f" {short_name(v)} " in said})
@@ -118,10 +119,10 @@ class Decision:
 
 
 class Expert:
-    """Decides from a Memory. careless: buys without choosing options, and does not read features."""
+    """Decides from a Memory. forgets: how many of the options wanted it does not choose."""
 
-    def __init__(self, careless: bool = False) -> None:
-        self.careless = careless
+    def __init__(self, forgets: int = 0) -> None:
+        self.forgets = forgets
 
     def decide(self, memory: Memory) -> Decision | None:
         """The next command; None when the shop is left or nothing is left to try."""
@@ -160,9 +161,9 @@ class Expert:
 
     def _inspect(self, memory: Memory) -> Decision | None:
         page = memory.page
-        wanted = {} if self.careless else memory.wanted()
+        wanted = memory.wanted()
         unread = "features" not in memory.read.get(memory.item, set())
-        lacking = [] if self.careless else memory.missing()
+        lacking = memory.missing()
         dear = not memory.wish.affordable(page.low)
         # no text of the item will have a word that other items offer as an option value
         hopeless = not unread or any(word in memory.values for word in lacking)
@@ -173,7 +174,8 @@ class Expert:
             return _one(_click(memory, "< prev"))
         if lacking:
             return _one("click[features]")
-        todo = [value for value in wanted.values() if value is not None and value not in memory.chosen]
+        known = list(wanted.values())[: max(len(wanted) - self.forgets, 0)]
+        todo = [value for value in known if value is not None and value not in memory.chosen]
         if todo:
             names = [_click(memory, value) for value in todo]
             return Decision(names[0], True, frozenset(names))

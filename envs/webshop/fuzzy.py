@@ -36,7 +36,7 @@ def _ratio(a: frozenset[str], b: frozenset[str]) -> int:
     if not a or not b:
         return 0
     common = a & b
-    if common and (common == a or common == b):
+    if common in (a, b):
         return 100
     only_a, only_b = " ".join(sorted(a - b)), " ".join(sorted(b - a))
     shared = sum(map(len, common)) + max(len(common) - 1, 0)
@@ -45,9 +45,7 @@ def _ratio(a: frozenset[str], b: frozenset[str]) -> int:
     distance = len(only_a) + len(only_b) - 2 * _common_subsequence(only_a, only_b)
     best = _share(distance, whole_a + whole_b)
     if common:
-        best = max(
-            best, _share(gap + len(only_a), shared + whole_a), _share(gap + len(only_b), shared + whole_b)
-        )
+        best = max(best, _share(gap + len(only_a), shared + whole_a), _share(gap + len(only_b), shared + whole_b))
     return round(best)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from envs.webshop.words import BRANDS, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
 
-GENERATOR_VERSION = 1  # raised whenever a seed would give other products or goals
 SIBLINGS = 5
 MOST_COMBINATIONS = 12  # of option values, per product
 FEWEST_PRODUCTS = 25  # one per type
@@ -41,7 +40,7 @@ class RawCatalogue:
 
 @dataclass(frozen=True)
 class _Item:
-    """What a sibling is: attributes (shown first in the title, second in the title's tail, the rest in the features)."""
+    """A sibling. attributes: the first leads the title, the second ends it, the others stand in the features."""
 
     attributes: tuple[str, ...]
     options: Mapping[str, tuple[str, ...]]
@@ -105,9 +104,7 @@ def _add(
     shown, also, *hidden = item.attributes
     use = rng.choice(USES[kind.category])
     attributes = sorted(item.attributes)
-    options = {
-        name: [{"value": value, "image": None} for value in values] for name, values in item.options.items()
-    }
+    options = {name: [{"value": value, "image": None} for value in values] for name, values in item.options.items()}
     catalogue.products.append(
         {
             "asin": asin,

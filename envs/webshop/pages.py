@@ -110,4 +110,3 @@ def commands(visit: Visit) -> tuple[str, ...]:
     """What would be accepted, in the order of the page; the search bar counts where it is shown."""
     names = ["search[<your query>]"] if visit.page == SEARCH else []
     return tuple(names + [f"click[{name}]" for name in visit.clickable() if name != "search"])
-

@@ -7,6 +7,8 @@ Whatever is no ASCII letter counts as a consonant.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 _VOWELS = frozenset("aeiou")
 
 # (ending, what takes its place) for stems with at least one vowel-consonant sequence; the first ending that fits counts
@@ -55,7 +57,7 @@ def _consonant(word: str, i: int) -> bool:
 def _measure(word: str) -> int:
     """How often a vowel is followed by a consonant."""
     kinds = [_consonant(word, i) for i in range(len(word))]
-    return sum(not before and after for before, after in zip(kinds, kinds[1:], strict=False))
+    return sum(not before and after for before, after in pairwise(kinds))
 
 
 def _has_vowel(word: str) -> bool:

@@ -24,11 +24,12 @@ _NAMED = re.compile(r" with (\w[\w &'-]*: .*)$")
 _WORDS = re.compile(r"[a-z0-9']+")
 TENS = 10.0  # dollars; bounds are multiples of it
 # What instructions say around what they are about.
-FUNCTION_WORDS = frozenset(
-    """a an and any are as asked at be buy can could do dollars find for from friend get give has have i i'd i'm in is it
-    like looking look love lower me my need of on or please prefer price search should show some than that the their them
-    to under want with would you your am""".split()
-)
+_FUNCTION_TEXT = """
+a an and any are as asked at be buy can could do dollars find for from friend get give has have i i'd i'm in is it
+like looking look love lower me my need of on or please prefer price search should show some than that the their them
+to under want with would you your am
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +166,13 @@ class Wish:
 
     def open_words(self, *texts: str) -> list[str]:
         """Words of the wish that none of the texts has, compared by stem."""
-        have = {stem(word) for text in texts for word in _WORDS.findall(text.lower())}
+        have = stems(" ".join(texts))
         return [word for word in self.words if stem(word) not in have]
+
+
+def stems(text: str) -> set[str]:
+    """Stems of the words of a text."""
+    return {stem(word) for word in _WORDS.findall(text.lower())}
 
 
 def plain(text: str) -> str:

@@ -26,15 +26,16 @@ from envs.webshop.goals import Goal
 SIMILAR = 85  # on thefuzz's scale of 0 to 100; more than this is a match
 
 # A value is replaced by the first of these that it contains (WebShop's own order, which is alphabetical).
-COLOURS = tuple(
-    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
-    "caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal "
-    "dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory "
-    "ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom "
-    "mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire "
-    "seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white "
-    "wine yellow".split()
-)
+_COLOUR_TEXT = """
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
+caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
+dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory
+ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom
+mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire
+seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
+wine yellow
+"""
+COLOURS = tuple(_COLOUR_TEXT.split())
 
 
 @dataclass(frozen=True, slots=True)

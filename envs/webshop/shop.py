@@ -1,17 +1,17 @@
 """The shop's state machine: one visit of one shopper, from the search page to Buy Now.
 
-    page      buttons                                                   leads to
-    search    (search bar)                                              results
-    results   Back to Search, < Prev (from page 2), Next >, products    search, results, item
-    item      Back to Search, < Prev, option values, Description,       search, results, itself, sub page, end
-              Features, Reviews (, Attributes), Buy Now
-    sub page  Back to Search, < Prev                                    search, item
+    page      buttons                                                  leads to
+    search    (search bar)                                             results
+    results   Back to Search, < Prev (from page 2), Next >, products   search, results, item
+    item      Back to Search, < Prev, option values, Description,      search, results, itself, sub page,
+              Features, Reviews (, Attributes), Buy Now                end
+    sub page  Back to Search, < Prev                                   search, item
 
-As in the original (princeton-nlp/WebShop, text mode): `search[...]` works from every page; Next > is there even past the
-last result, where pages are empty; a new search, Next > and going back from an item to the results forget the chosen
-options, going back from a sub page keeps them, Back to Search forgets everything; a value that two options share belongs
-to the later one. Whatever cannot be done changes nothing. Queries that begin with `<r>`, `<a>`, `<c>` or `<q>` are words
-like others here; there they are a debugging aid that is random or crashes.
+As in the original (princeton-nlp/WebShop, text mode): `search[...]` works from every page; Next > is there even past
+the last result, where pages are empty; a new search, Next > and going back from an item to the results forget the
+chosen options, going back from a sub page keeps them, Back to Search forgets everything; a value that two options share
+belongs to the later one. Whatever cannot be done changes nothing. Queries that begin with `<r>`, `<a>`, `<c>` or `<q>`
+are words like others here; there they are a debugging aid that is random or crashes.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def read_action(action: str) -> tuple[str, str]:
 class Visit:
     """One visit. products, search: of the shop, shared by all visits; attributes_page: items have an Attributes page.
 
-    page: where the shopper is; hits: what the last search found; number: of the page of results, from 1; item: number of
-    the product looked at; sub: which sub page; chosen: option -> value, in the order of choosing; seen: products that
-    were clicked since the search page
+    page: where the shopper is; hits: what the last search found; number: of the page of results, from 1; item: number
+    of the product looked at; sub: which sub page; chosen: option -> value, in the order of choosing; seen: products
+    that were clicked since the search page
     """
 
     products: Products

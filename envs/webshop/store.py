@@ -6,14 +6,13 @@ one JSON line each, found through an array of offsets, so a million of them cost
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import mmap
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,11 @@ from envs.panels import digest
 from envs.webshop import bm25
 from envs.webshop.catalogue import Product
 from envs.webshop.goals import PANELS, Goal, split
+from envs.webshop.sources import file_sha256
+from envs.webshop.versions import STORE_VERSION
 
 log = logging.getLogger(__name__)
 
-STORE_VERSION = 1  # of this layout
 MANIFEST = "manifest.json"
 _KEPT_PRODUCTS = 4096  # parsed ones, per process
 
@@ -73,7 +73,9 @@ class Store:
             self._products, self._goals = Lines(folder / "products.jsonl"), Lines(folder / "goals.jsonl")
             self.index = bm25.Index(folder)
         except (OSError, ValueError) as error:
-            raise StoreError(f"the catalogue in {folder} cannot be opened ({error}); delete the folder to have it made") from error
+            raise StoreError(
+                f"the catalogue in {folder} cannot be opened ({error}); delete the folder to have it made"
+            ) from error
         self.folder = folder
         self.product = lru_cache(maxsize=_KEPT_PRODUCTS)(self._product)
 
@@ -97,11 +99,14 @@ class Store:
             yield number, self.goal(number)
 
 
-def write(folder: Path, version: str, products: list[Product], goals: list[Goal], belongs: Mapping[str, str] | None) -> None:
+def write(
+    folder: Path, version: str, products: list[Product], goals: list[Goal], belongs: Mapping[str, str] | None
+) -> None:
     """Fills an existing, empty folder. Raises ValueError as `goals.split` does."""
     shares = split(goals, belongs)
     Lines.write(folder / "products.jsonl", (product.row() for product in products))
-    panels, ordered = {}, []
+    panels: dict[str, tuple[int, int]] = {}
+    ordered: list[Goal] = []
     for panel in PANELS:
         panels[panel] = (len(ordered), len(ordered) + len(shares[panel]))
         ordered += shares[panel]
@@ -115,13 +120,13 @@ def write(folder: Path, version: str, products: list[Product], goals: list[Goal]
         "left_out": len(goals) - len(ordered),  # goals whose content came before
         "panels": panels,
         "content": digest(*(goal.content_hash() for goal in ordered)),
-        "sha256": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
+        "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def ensure(folder: Path, make: Any) -> Path:
-    """The folder, filled by `make(temporary folder)` if it is not there. Two processes that ask at once make it once."""
+def ensure(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder, filled by `make(empty folder)` if it is not there. Processes that ask at once make it once."""
     if not (folder / MANIFEST).exists():
         with file_lock(folder.parent / f"{folder.name}.lock"):
             if not (folder / MANIFEST).exists():
@@ -155,14 +160,6 @@ def problems(folder: Path) -> list[str]:
         path = folder / name
         if not path.is_file():
             found.append(f"{path} is missing")
-        elif _sha256(path) != wanted:
+        elif file_sha256(path) != wanted:
             found.append(f"{path} was changed: its sha256 is not the recorded {wanted[:12]}")
     return found
-
-
-def _sha256(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            total.update(chunk)
-    return total.hexdigest()
