@@ -24,8 +24,8 @@ from methods.skills.injection import inject
 
 @dataclass(frozen=True, slots=True)
 class TeacherStats:
-    """tokens, rows: of the forward passes; rescored: response tokens that got a score from them, however many channels it
-    serves; unscored: response tokens beyond the backbone's last position; truncated: prompts that lost words of their
+    """tokens, rows: of the forward passes; rescored: response tokens that got a score from them, once for all channels;
+    unscored: response tokens beyond the backbone's last position; truncated: prompts that lost words of their
     observation, so that the skill fits."""
 
     tokens: int = 0

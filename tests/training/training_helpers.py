@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
 import tiny_env
 from tiny_model import make_model, make_tokenizer
 
+from core.knobs import resolve_knobs
 from envs.interface import EnvConfig
 from envs.pool import EnvPool, OrderedPool
+from harness.compose import Composer, composer, package_files
 from harness.config import BackboneConfig, EvaluationConfig, RunConfig, RuntimeConfig, TrainingConfig
 from harness.parts import SkillTexts, skill_texts
 from harness.record import RunDirectory, planned_steps
@@ -37,6 +41,23 @@ def method_config(name: str, **changes: Any) -> MethodConfig:
     for key, value in changes.items():
         setattr(config, key, value)
     return config
+
+
+@functools.cache
+def _composer() -> Composer:
+    return composer()
+
+
+def method_files() -> list[str]:
+    """Every file in sweeps/method/."""
+    return list(package_files()["method"])
+
+
+def method_of_file(name: str) -> MethodConfig:
+    """The configuration in sweeps/method/<name>.yaml, as a command composes it, with all knobs."""
+    method = copy.deepcopy(_composer().config([f"method={name}"])[0].method)
+    method.knobs = resolve_knobs(registry.get(method.name).knobs, method.knobs, "method.knobs")
+    return method
 
 
 def run_config(method: str | MethodConfig = "grpo", seed: int = 0, **training: Any) -> RunConfig:
