@@ -27,9 +27,9 @@ _IDENTITY = """
     method.advantage.pg_coef method.advantage.omega method.advantage.gamma method.advantage.anchor
     method.advantage.similarity method.skill.source method.skill.router method.skill.max_step_skills
     method.skill.max_failure_rate method.skill.placement method.skill.top_k method.skill.encoder
-    method.teacher.weights method.teacher.decay method.teacher.source method.signal.clip method.signal.normalize method.schedule.kind method.schedule.start
-    method.schedule.stop method.schedule.length method.coef method.knobs method.rollout_skills_train
-    method.rollout_skills_eval
+    method.teacher.weights method.teacher.decay method.teacher.source method.signal.clip method.signal.normalize
+    method.schedule.kind method.schedule.start method.schedule.stop method.schedule.length method.coef method.knobs
+    method.rollout_skills_train method.rollout_skills_eval
     env.name env.engine env.world_seed env.train_per_type env.eval_per_type env.max_steps env.history env.prompt
     env.response env.validation_per_type env.knobs
     backbone.kind backbone.path backbone.revision backbone.hidden backbone.layers backbone.heads backbone.intermediate
@@ -46,7 +46,8 @@ _IDENTITY = """
     runtime.device
 """
 
-# Names and labels (the teacher's run is known by its fingerprint, method.teacher.source); where data and records lie (what the data are is in the panels' identity); how the work is spread.
+# Names and labels (the teacher's run is known by its fingerprint, method.teacher.source); where data and records lie
+# (what the data are is in the panels' identity); how the work is spread.
 # Batches and threads change the order of sums: results are equal up to rounding, which a sampled token can turn on.
 _RUNTIME = """
     method.id method.label method.teacher.run backbone.name scale

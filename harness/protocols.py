@@ -7,8 +7,8 @@ A file sweeps/protocol/NAME.yaml holds dotted keys and values:
 
 Values of methods come over those of environments. A method (or environment) file that is not listed takes the entry of
 the nearest file that it inherits from, but for keys that it, or a file in between, sets itself: an ablation keeps what
-makes it one. For the same reason keys `method.*` of an environment yield to what a method's file sets that inherits from
-another. Precedence: config < scale < protocol < sweep.set < row.set < command line.
+makes it one. For the same reason keys `method.*` of an environment yield to what a method's file sets, if that inherits
+from another. Precedence: config < scale < protocol < sweep.set < row.set < command line.
 """
 
 from __future__ import annotations

@@ -112,8 +112,24 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def gather(device: str) -> dict[str, Any]:
-    """The content of provenance.json. device: the device asked for, e.g. `cpu`."""
+def module_identity(path: str) -> dict[str, Any] | None:
+    """Where a method comes from that is named by its import path, `package.module:ATTRIBUTE`; None for other names.
+
+    No version of this package speaks for such code: its file is recorded with a hash (None if it cannot be read).
+    """
+    module, colon, _ = path.partition(":")
+    if not colon:
+        return None
+    file = getattr(sys.modules.get(module), "__file__", None)
+    try:
+        digest = None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        digest = None
+    return {"path": path, "file": file, "sha256": digest}
+
+
+def gather(device: str, method: str = "") -> dict[str, Any]:
+    """The content of provenance.json. device: the device asked for, e.g. `cpu`; method: `method.name`."""
     return {
         "version": VERSION,
         "created": time.time(),
@@ -130,4 +146,6 @@ def gather(device: str) -> dict[str, Any]:
         "device": device,
         "slurm": {name.lower(): os.environ[name] for name in SLURM_IDS if name in os.environ},
         "argv": redact_arguments(list(sys.argv)),
+        "workdir": str(Path.cwd()),
+        "method_module": module_identity(method),
     }

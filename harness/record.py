@@ -131,7 +131,7 @@ class RunDirectory:
             scratch.mkdir(parents=True)
             try:
                 write_new(scratch / CONFIG_NAME, text.encode())
-                write_new(scratch / PROVENANCE_NAME, json_bytes(gather(config.runtime.device)))
+                write_new(scratch / PROVENANCE_NAME, json_bytes(gather(config.runtime.device, config.method.name)))
                 write_new(scratch / STATE_NAME, json_bytes(encode_state(state)))
                 sync_folder(scratch)
                 try:

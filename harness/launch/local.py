@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -213,6 +214,9 @@ class _Launcher:
             command += ["--retry-after", str(cell.retry_after)]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONUNBUFFERED": "1"}
         environment.setdefault("PYTHONHASHSEED", "0")
+        # A method of the user's own (method.name=module:SPEC) is found where the command was given.
+        paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), str(Path.cwd())]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
         with cell.run.log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches the launcher only, and the whole group can be killed.
             return subprocess.Popen(

@@ -20,7 +20,7 @@ def stand_in_spec(*capabilities: str) -> EnvSpec:
     return EnvSpec(
         name="alfworld",
         task_types=("pick",),
-        panels=("train", "seen", "unseen"),
+        panels=("train", "seen", "unseen", "validation"),
         capabilities=frozenset(capabilities),
         load_panel=_unused,  # type: ignore[arg-type]
         make=_unused,  # type: ignore[arg-type]

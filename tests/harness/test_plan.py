@@ -34,10 +34,10 @@ def problem_of(plan_of: PlanOf, *arguments: str) -> str:
 
 def test_main_table(plan_of: PlanOf) -> None:
     plan = plan_of("sweep=main_table")
-    rows = ["vanilla", "vanilla_skill", "grpo", "opid", "opid_random"]
-    assert [row.id for row in plan.sweep.rows] == rows
+    rows = [row.id for row in plan.sweep.rows]
+    assert {"vanilla", "vanilla_skill", "grpo", "gigpo", "skill_grpo", "sdar", "opid", "opd", "retire_opd"} <= set(rows)
     assert [(c.row.id, c.config.seed) for c in plan.cells] == [(r, s) for r in rows for s in (0, 1, 2)]
-    assert len({c.fingerprint for c in plan.cells}) == 15
+    assert len({c.fingerprint for c in plan.cells}) == 3 * len(rows)
     assert {row.kind for row in plan.sweep.rows if row.id in ("vanilla_skill", "opid_random")} == {"control"}
     assert all(c.selected for c in plan.cells)
     # One setting for every row: nothing but the method differs between them.
@@ -48,9 +48,28 @@ def test_main_table(plan_of: PlanOf) -> None:
 
 
 def test_quick_has_every_method_once_and_is_short(plan_of: PlanOf) -> None:
+    from methods import registry
+
     plan = plan_of("sweep=quick")
-    assert len(plan.cells) == len({c.row.id for c in plan.cells}) == 5
+    assert len(plan.cells) == len({c.row.id for c in plan.cells})
+    assert {c.config.method.name for c in plan.cells} == set(registry.BUILTIN)
     assert {(c.config.training.steps, c.config.scale, c.config.seed) for c in plan.cells} == {(3, "test", 0)}
+
+
+@pytest.mark.parametrize("sweep", ["ablation", "retirement"])
+def test_rows_of_ablations_declare_every_key_and_no_section_of_many(plan_of: PlanOf, sweep: str) -> None:
+    plan = plan_of(f"sweep={sweep}", "seed=0")
+    assert not any(cell.stage for cell in plan.cells)  # the teacher is a row
+    based = [cell for cell in plan.cells if cell.row.base not in (None, "grpo") and cell.selected]
+    assert len(based) >= 4
+    for cell in based:
+        assert cell.changed and "method" not in cell.row.delta, cell.row.id
+    text = plan_text(plan, states(plan))
+    for words in {
+        "ablation": ("opid_no_step against opid", "method.knobs.weight_step  1.0 -> 0.0", "gap -> soft_or"),
+        "retirement": ("use_progress  true -> false", "null -> skill_grpo", "method.knobs.stop_step  null -> "),
+    }[sweep]:
+        assert words in text
 
 
 def test_a_run_without_sweep(plan_of: PlanOf) -> None:
@@ -235,15 +254,29 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
     assert path == tmp_path / "results" / "main_table" / "plan.json"
     content = json.loads(path.read_text())
     assert {k: content[k] for k in ("version", "sweep", "title", "scale")} == {
-        "version": 1,
+        "version": 2,
         "sweep": "main_table",
         "title": "Main table",
         "scale": "local",
     }
-    assert content["rows"][4] == {"id": "opid_random", "label": "OPID, random skills", "kind": "control"}
-    assert content["cells"][-1] == {
-        "fingerprint": plan.cells[-1].fingerprint,
+    rows = {row["id"]: row for row in content["rows"]}
+    assert [row["id"] for row in content["rows"]] == [row.id for row in plan.sweep.rows]
+    assert rows["opid_random"] == {
+        "id": "opid_random",
+        "label": "OPID, random skills",
+        "kind": "control",
+        "base": "opid",
+        "delta": ["method.skill.router"],
+        "uses_teacher": True,
+        "teacher_cancels": False,
+    }
+    assert not rows["grpo"]["uses_teacher"]
+    cells = {(cell["row"], cell["seed"]): cell for cell in content["cells"]}
+    (mine,) = [c for c in plan.cells if (c.row.id, c.config.seed) == ("opid_random", 2)]
+    assert cells["opid_random", 2] == {
+        "fingerprint": mine.fingerprint,
         "row": "opid_random",
+        "label": "OPID, random skills",
         "method": "opid",
         "backbone": "tiny-s",
         "env": "alfworld",
@@ -254,12 +287,23 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
         "trains": True,
         "delta": ["method.skill.router"],
         "base": "opid",
+        "changed": {"method.skill.router": ["critical_first", "random"]},
+        "preset": [],
+        "requires": [],
+        "stage": False,
         "selected": True,
         "state": "pending",
-        "run_dir": f"runs/{plan.cells[-1].fingerprint}",
+        "run_dir": f"runs/{mine.fingerprint}",
     }
-    assert len(content["cells"]) == 15 and not content["cells"][0]["selected"]
+    assert cells["retire_opd", 2]["requires"] == [cells["skill_grpo", 2]["fingerprint"]]
+    assert not content["cells"][0]["selected"]
     assert {cell["row"] for cell in content["cells"] if not cell["trains"]} == {"vanilla", "vanilla_skill"}
+
+
+def test_a_cancelled_teacher_is_said(plan_of: PlanOf, tmp_path: Path) -> None:
+    plan = plan_of("sweep=ablation", f"out={tmp_path}")
+    content = json.loads(write_plan(plan, states(plan)).read_text())
+    assert {row["id"] for row in content["rows"] if row["teacher_cancels"]} == {"sdar_entropy", "grpo_opsd_released"}
 
 
 def test_expected_cost(plan_of: PlanOf, write: Write) -> None:
@@ -269,12 +313,9 @@ def test_expected_cost(plan_of: PlanOf, write: Write) -> None:
     text = plan_text(plan, states(plan))
     assert "2 to run; expected CPU time: 3.00 hours" in text
     assert "2 cells, 2 pending (2 more in the sweep, not selected)" in text
+    assert "opid against grpo" in text and "method.coef                   0.0 -> 0.25" in text
     unmeasured = plan_of("sweep=t", "sweep.axes.backbone=[tiny-m]")
     assert "unknown" in plan_text(unmeasured, states(unmeasured))
-
-
-def test_the_main_table_knows_what_it_costs(plan_of: PlanOf) -> None:
-    assert all(cell.expected_seconds for cell in plan_of("sweep=main_table").cells)
 
 
 def test_a_table_of_changed_settings_leaves_the_sweeps_own_alone(plan_of: PlanOf, tmp_path: Path) -> None:
