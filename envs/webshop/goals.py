@@ -165,7 +165,8 @@ def split(goals: Sequence[Goal], belongs: Mapping[str, str] | None = None) -> di
         if len(ordered) <= TEST_GOALS + VALIDATION_GOALS:
             raise ValueError(
                 f"{len(ordered)} goals are too few: the first {TEST_GOALS} are the test panel, the next "
-                f"{VALIDATION_GOALS} the validation panel, and training needs some too"
+                f"{VALIDATION_GOALS} the validation panel, and training needs some too; take the full catalogue or "
+                "another env.knobs.goals"
             )
         shares["test"] = ordered[:TEST_GOALS]
         shares["validation"] = ordered[TEST_GOALS : TEST_GOALS + VALIDATION_GOALS]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from core.names import require_known
 from envs.webshop.shop import END, ITEM, RESULTS, SEARCH, Visit
@@ -85,15 +85,16 @@ def _text(page: list[Part]) -> str:
 
 def _text_rich(page: list[Part]) -> str:
     lines: list[str] = []
-    for part in (replace(part, text=" ".join(part.text.splitlines())) for part in page):
+    for part in page:
+        text = " ".join(part.text.splitlines()) if "\n" in part.text else part.text
         if part.kind == PLAIN:
-            lines.append(part.text)
+            lines.append(text)
             continue
         mark = "clicked button" if part.clicked else "button"
         lead = {OPTION: "  ", PRODUCT: "\n"}.get(part.kind, "")
-        lines.append(f"{lead}[{mark}] {part.text} [{mark}_]")
+        lines.append(f"{lead}[{mark}] {text} [{mark}_]")
         if part.kind == OPTION and part.clicked:
-            lines.insert(0, f"You have clicked {part.text}.")
+            lines.insert(0, f"You have clicked {text}.")
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ Whatever is no ASCII letter counts as a consonant.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 _VOWELS = frozenset("aeiou")
@@ -28,6 +29,7 @@ _STEP4 = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=65536)
 def stem(word: str) -> str:
     """The stem of a word in lower case."""
     if len(word) <= 2:
