@@ -18,15 +18,16 @@ from harness import backbones
 from harness.analysis_setup import build_analyzer
 from harness.config import RunConfig
 from harness.panels import TRAIN, VALIDATION, used_panels
-from harness.record import RunDirectory
+from harness.record import RunDirectory, planned_steps
 from harness.teacher_run import FinishedRun
 from harness.training.chat import ChatFormat
 from harness.training.generation import PolicyWriter
-from harness.training.loop import skill_style
+from harness.training.loop import Extras, Trainer, skill_style
 from harness.training.network import Network, own_memory
-from methods.interface import Trajectory
+from methods import registry as methods
+from methods.interface import MethodContext, Trajectory, Validation
 from methods.skills import library as libraries
-from methods.skills.analyzer import Analyzer
+from methods.skills.analyzer import Analyzer, Usage
 
 
 @dataclass(frozen=True)
@@ -169,3 +170,36 @@ def teacher_loader(run: RunDirectory, config: RunConfig, parts: Parts) -> Callab
     source = FinishedRun.of(config, run.path.parent)
     source.must_stay(run)
     return lambda: source.network(config, parts.chat)
+
+
+# ------------------------------------------------------------------------------------------------------------- trainer
+def trainer_of(
+    config: RunConfig,
+    parts: Parts,
+    analysis: Analysis,
+    load_teacher: Callable[[], Network] | None = None,
+    validate: Callable[[], Validation] | None = None,
+) -> Trainer:
+    """The training of a run at its initial weights. load_teacher, validate: see harness.training.loop.Extras.
+
+    Raises ValueError for a run that does not train, and for a method that its configuration does not fit.
+    """
+    if parts.train is None:
+        raise ValueError(f"row {config.method.id!r} does not train (method.trains=false)")
+    planned, skills, analyzer = planned_steps(config), parts.skills, analysis.analyzer
+    context = MethodContext(
+        total_steps=planned,
+        seed=config.seed,
+        analyze=analyzer.analyze if analyzer is not None else None,
+        library=skills.of_trajectory if skills is not None else None,
+    )
+    extras = Extras(
+        skill_of=skills.of_task if skills is not None else None,
+        reference=reference_network(config, parts),
+        load_teacher=load_teacher,
+        usage=analyzer.usage if analyzer is not None else Usage,
+        writer=analysis.writer,
+        validate=validate,
+    )
+    method = methods.build(config.method, context)
+    return Trainer(config, parts.network, parts.chat, parts.pool, parts.prompter, parts.train.tasks, method, extras)

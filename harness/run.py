@@ -13,21 +13,20 @@ from dataclasses import asdict
 
 import torch
 
-from envs.interface import EnvironmentFailure, Panel, Task
+from envs.interface import EnvironmentFailure, Panel
 from harness import backbones
 from harness.config import RunConfig
 from harness.evaluation import EpisodeFile, counts, play_panel, records
-from harness.parts import Analysis, Parts, analysis_of, parts_of, reference_network, teacher_loader
+from harness.parts import Analysis, Parts, analysis_of, parts_of, teacher_loader, trainer_of
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.training import checkpoint, trajectories
-from harness.training.loop import Extras, Trainer, rollout_settings
+from harness.training.loop import Trainer, rollout_settings
 from harness.training.network import Network
 from harness.training.rollout import Sampler, SkillOf
 from methods import registry as methods
 from methods.faithful import check_faithful
-from methods.interface import MethodContext, Trajectory, Validation
-from methods.skills.analyzer import Usage
+from methods.interface import Trajectory, Validation
 
 __all__ = ["Interrupted", "execute"]
 
@@ -89,7 +88,7 @@ class _Session:
         if self.parts.train is None:
             self._rewind(0, 0)
             return
-        trainer = self._trainer(self.parts.train.tasks)
+        trainer = self._trainer()
         step = saved = self._resume(trainer)
         if step == 0 and self.planned and trainer.method.measures_teacher:
             self._measure_teacher(trainer)
@@ -109,26 +108,11 @@ class _Session:
             if step % self.config.runtime.checkpoint_every == 0 or step == self.planned:
                 saved = self._save(trainer, step, saved)
 
-    def _trainer(self, tasks: Sequence[Task]) -> Trainer:
+    def _trainer(self) -> Trainer:
         config, parts = self.config, self.parts
         check_faithful(methods.get(config.method.name), config.method, self.planned)
-        skills, analyzer = parts.skills, self.analysis.analyzer
-        context = MethodContext(
-            total_steps=self.planned,
-            seed=config.seed,
-            analyze=analyzer.analyze if analyzer is not None else None,
-            library=skills.of_trajectory if skills is not None else None,
-        )
-        given = Extras(
-            skill_of=self._skill_of(),
-            reference=reference_network(config, parts),
-            load_teacher=teacher_loader(self.run, config, parts),
-            usage=analyzer.usage if analyzer is not None else Usage,
-            writer=self.analysis.writer,
-            validate=(lambda: self._validation(parts.network, None)[0]) if parts.validation is not None else None,
-        )
-        method = methods.build(config.method, context)
-        return Trainer(config, parts.network, parts.chat, parts.pool, parts.prompter, tasks, method, given)
+        validate = (lambda: self._validation(parts.network, None)[0]) if parts.validation is not None else None
+        return trainer_of(config, parts, self.analysis, teacher_loader(self.run, config, parts), validate)
 
     def _skill_of(self) -> SkillOf | None:
         return self.parts.skills.of_task if self.parts.skills is not None else None
