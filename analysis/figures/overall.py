@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis import stats
-from analysis.cells import ALL, Cell, Metric
+from analysis.cells import ALL, Metric
 from analysis.figures.sources import Array, Sources, interval_note
 from analysis.figures.style import INK, SMALL, SOFT, Drawn, finish, grid, looks, per_cent, sheet, slug, spread
 from analysis.tableset import seeds_text
@@ -82,15 +82,15 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
         place = f"{panel}/{skills}"
         cell = sources.tables.success.get((line, place, Metric.MICRO, ALL))
         if cell is None:
-            _word(axes, height, "not evaluated here")
+            word(axes, height, "not evaluated here")
             continue
         told = seeds_text(sources.tables, cell)
         if cell.interval is None:
-            _word(axes, height, f"{'missing' if INSTEAD.get(cell.status) == '–' else cell.status.value}: {told} seeds")
+            word(axes, height, f"{'missing' if INSTEAD.get(cell.status) == '–' else cell.status.value}: {told} seeds")
             continue
         color, hatch = colors.get(line.kind, colors["method"])
         axes.barh(height, cell.interval.value, 0.68, color=color, hatch=hatch, edgecolor=INK, linewidth=0.5, zorder=2)
-        _whisker(axes, height, cell)
+        whisker(axes, height, cell.interval)
         values = seed_values(sources, number, place)
         axes.plot(values, [height + d for d in spread(values.size, 0.22)], **_DOTS)
         axes.text(
@@ -114,13 +114,17 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
 _DOTS = {"linestyle": "", "marker": "o", "markersize": 3, "markerfacecolor": "white", "color": INK, "zorder": 4}
 
 
-def _word(axes: Axes, height: float, text: str) -> None:
-    axes.text(0.01, height, text, va="center", fontsize=SMALL, color=INK, style="italic")
+def word(axes: Axes, height: float, text: str, middle: bool = False) -> None:
+    """Words where there is no number, at the left or in the middle of a row."""
+    x = 0.5 if middle else 0.01
+    align = "center" if middle else "left"
+    place = {"transform": axes.get_yaxis_transform(), "va": "center", "ha": align}
+    axes.text(x, height, text, fontsize=SMALL, color=INK, style="italic", **place)
 
 
-def _whisker(axes: Axes, height: float, cell: Cell) -> None:
-    interval = cell.interval
-    if interval is None or math.isnan(interval.lo):
+def whisker(axes: Axes, height: float, interval: stats.Interval) -> None:
+    """Nothing where there are no bounds; dashed where they say nothing about another seed."""
+    if math.isnan(interval.lo):
         return
     style = (0, (2, 1.5)) if interval.kind in EVALUATION_ONLY else "-"
     axes.plot([interval.lo, interval.hi], [height] * 2, color=INK, linewidth=1.1, linestyle=style, zorder=3)

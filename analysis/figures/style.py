@@ -177,4 +177,4 @@ def spread(count: int, width: float) -> list[float]:
 
 def slug(*parts: object) -> str:
     """`overall-alfworld-tiny_s`: a file name of plain letters."""
-    return "-".join("".join(c if c.isalnum() or c in "._" else "_" for c in str(part)) for part in parts if part != "")
+    return "-".join("".join(c if c.isalnum() or c in "._-" else "_" for c in str(part)) for part in parts if part != "")

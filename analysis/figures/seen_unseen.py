@@ -1,0 +1,145 @@
+"""The same checkpoints on seen and on unseen tasks: success of every seed on both, and the gap paired by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis import stats
+from analysis.evaluations import refused
+from analysis.figures.overall import whisker, word
+from analysis.figures.sources import Array, Sources, interval_note
+from analysis.figures.style import INK, SMALL, SOFT, Drawn, finish, grid, looks, per_cent, sheet, slug, spread
+from analysis.text import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SEEN, UNSEEN = "seen", "unseen"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One row. seen, unseen [S]: micro success of the seeds that have both; why_not: why there is no number."""
+
+    line: int
+    skills: str
+    seen: Array
+    unseen: Array
+    why_not: str = ""
+
+    @property
+    def interval(self) -> stats.Interval:
+        """Seen minus unseen, mean over seeds with the t interval."""
+        return stats.t_interval(self.seen - self.unseen)
+
+
+def draw(sources: Sources) -> Iterator[Drawn]:
+    """One figure per setting with both panels."""
+    for first, lines in sources.settings:
+        name = slug("seen_unseen", *sources.about(first))
+        rows = [gap for line in lines for gap in gaps(sources, line)]
+        if not rows:
+            yield Drawn(name, None, f"no row of this setting is evaluated on both {SEEN} and {UNSEEN} tasks")
+        elif not any(row.seen.size for row in rows):
+            yield Drawn(name, None, f"no seed has usable evaluations on both {SEEN} and {UNSEEN} tasks")
+        else:
+            yield _figure(sources, name, " · ".join(sources.about(first)), lines, rows)
+
+
+def gaps(sources: Sources, line: int) -> Iterator[Gap]:
+    """Rows of a line: without and with skills in the prompt, as far as both panels are planned."""
+    places = set(sources.measurements.places[line])
+    nothing = np.empty(0)
+    for skills in sorted({place.rpartition("/")[2] for place in places}):
+        pair = [f"{panel}/{skills}" for panel in (SEEN, UNSEEN)]
+        if not places.issuperset(pair):
+            continue
+        found = [sources.measurements.found.get((line, place)) for place in pair]
+        states = [refused(sources.measurements.refusals, line, place) for place in pair]
+        if found[0] is None or found[1] is None:
+            why = next((state.value for state in states if state), "missing")
+            yield Gap(line, skills, nothing, nothing, why)
+            continue
+        values = [
+            dict(zip(e.seeds.tolist(), stats.average_by_seed(e.success, e.types, macro=False), strict=True))
+            for e in found
+            if e is not None
+        ]
+        seeds = [s for s in sorted(values[0]) if s in values[1] and np.isfinite([values[0][s], values[1][s]]).all()]
+        why = "" if seeds else "no seed with both"
+        yield Gap(line, skills, *(np.array([v[s] for s in seeds]) for v in values), why)
+
+
+def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], rows: Sequence[Gap]) -> Drawn:
+    figure = sheet(0.75 + 0.36 * len(rows))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.35, 1))
+    labels = [sources.label(row.line, f"{SEEN}/{row.skills}") for row in rows]
+    for height, row in enumerate(rows):
+        planned = sources.measurements.planned[row.line]
+        if not row.seen.size:
+            word(left, height, f"{row.why_not} (0/{planned} seeds)")
+            word(right, height, row.why_not, middle=True)
+            continue
+        _pairs(left, height, row)
+        _gap(right, height, row, planned)
+    left.set(xlim=(0, 1), ylim=(len(rows) - 0.4, -0.6), xlabel="success, micro, %")
+    left.set_yticks(range(len(rows)), labels)
+    right.set_xlabel(f"{SEEN} − {UNSEEN}, points")
+    right.axvline(0, color=SOFT, linewidth=0.8)
+    reach = max([0.02, *(abs(x) for row in rows if row.seen.size for x in _ends(row))]) * 1.1
+    right.set_xlim(-reach, reach)
+    for axes in (left, right):
+        grid(axes, "x")
+        per_cent(axes, "x")
+        axes.tick_params(axis="y", length=0)
+    notes = [
+        f"Left: each line is one seed's checkpoint on {SEEN} (filled) and {UNSEEN} (open) tasks. Right: the gap, paired "
+        "by seed: mean, interval, seeds as circles; after it the mean and seeds used/planned. The two panels hold "
+        f"different tasks, so nothing is paired by task. {interval_note([row.seen.size for row in rows], 'Whiskers')}",
+        *sources.legend_notes(labels),
+        *sources.troubles(lines, [f"{p}/{row.skills}" for p in (SEEN, UNSEEN) for row in rows]),
+    ]
+    return finish(figure, sources.title("seen and unseen tasks", setting), notes, name, _handles())
+
+
+def _ends(row: Gap) -> list[float]:
+    interval = row.interval
+    points = (row.seen - row.unseen).tolist()
+    return [x for x in (interval.value, interval.lo, interval.hi, *points) if math.isfinite(x)]
+
+
+def _style(panel: str) -> dict[str, Any]:
+    look = looks()[1 if panel == SEEN else 2]
+    fill = look.color if panel == SEEN else "white"
+    return {"linestyle": "", "marker": look.marker, "color": look.color, "markerfacecolor": fill, "markersize": 4}
+
+
+def _pairs(axes: Axes, height: float, row: Gap) -> None:
+    for offset, seen, unseen in zip(spread(row.seen.size, 0.22), row.seen, row.unseen, strict=True):
+        axes.plot([seen, unseen], [height + offset] * 2, color=SOFT, linewidth=0.8, zorder=2)
+        for panel, value in ((SEEN, seen), (UNSEEN, unseen)):
+            axes.plot(value, height + offset, zorder=3, **_style(panel))
+
+
+def _gap(axes: Axes, height: float, row: Gap, planned: int) -> None:
+    interval = row.interval
+    whisker(axes, height, interval)
+    axes.plot(interval.value, height, marker="D", markersize=4.5, color=INK, zorder=4)
+    points = row.seen - row.unseen
+    dots = {"linestyle": "", "marker": "o", "markersize": 2.8, "markerfacecolor": "white", "color": SOFT}
+    axes.plot(points, [height + 0.25] * points.size, zorder=3, **dots)
+    text = f"{number(interval.value, 'points', signed=True)}  {points.size}/{planned}"
+    axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
+
+
+def _handles() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    found = [Line2D([], [], label=f"{panel} tasks", **_style(panel)) for panel in (SEEN, UNSEEN)]
+    gap = Line2D([], [], color=INK, marker="D", markersize=4.5, label="mean gap with 95 % interval")
+    return [*found, gap]
