@@ -74,7 +74,7 @@ def identity(backbone: BackboneConfig, env: EnvConfig) -> str:
     """
     if backbone.kind == "embedded":
         key = recipe_hash(backbone, env)
-        shipped = _shipped(backbone, key)
+        shipped = _shipped(backbone, env, key)
         return key if shipped is None else f"{key}:{_read_recipe(shipped)[DIGEST][:16]}"
     folder = _local(backbone)
     if folder is None:
@@ -118,15 +118,20 @@ def _read_recipe(folder: Path) -> dict[str, Any]:
     return content if DIGEST in content else {}
 
 
-def _shipped(backbone: BackboneConfig, key: str) -> Path | None:
-    folder = Path(str(resources.files("harness.backbones").joinpath("embedded", backbone.name)))
+def shipped_folder(backbone: BackboneConfig, env: EnvConfig) -> Path:
+    """Where the project's own weights of a backbone in an environment lie, if it has any."""
+    return Path(str(resources.files("harness.backbones").joinpath("embedded", backbone.name, env.name)))
+
+
+def _shipped(backbone: BackboneConfig, env: EnvConfig, key: str) -> Path | None:
+    folder = shipped_folder(backbone, env)
     return folder if _read_recipe(folder).get("hash") == key else None
 
 
 def find(backbone: BackboneConfig, env: EnvConfig) -> Path | None:
     """The folder of a backbone that is already there: shipped with the project, or made before."""
     key = recipe_hash(backbone, env)
-    shipped = _shipped(backbone, key)
+    shipped = _shipped(backbone, env, key)
     if shipped is not None:
         return shipped
     made = cache_root(env) / "backbones" / f"{backbone.name}-{key}"

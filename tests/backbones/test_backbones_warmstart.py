@@ -108,7 +108,7 @@ def test_the_shipped_backbone_is_the_one_of_its_recipe():
 
     backbone, env = _configs("tiny-s")
     found = backbones.find(backbone, env)
-    assert found is not None and found.parent.name == "embedded", "sweeps/backbone/tiny-s.yaml no longer matches"
+    assert found is not None and found.parent.parent.name == "embedded", "sweeps/backbone/tiny-s.yaml no longer matches"
     assert (found / "model.safetensors").stat().st_size < 1_000_000
     backbones.load(backbone, env)  # checks the weights against the recipe file
 
