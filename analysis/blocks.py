@@ -25,8 +25,9 @@ def success_block(tables: Tables, env: str, panel: str) -> Block:
     A row that was evaluated both without and with skills in its prompt has two lines, the second with a star.
     """
     places = tables.places(env, panel)
-    of_types = [column for line, place, metric, column in tables.success if (line, place) in set(places)]
-    types = ordered_types([t for t in of_types if t != ALL])
+    here = f"{panel}/"
+    of_types = {c for line, place, _, c in tables.success if c != ALL and line.env == env and place.startswith(here)}
+    types = ordered_types(sorted(of_types))
     columns = [
         (Metric.MICRO, ALL, "Micro %"),  # first: on a narrow page the rest has to be scrolled to
         (Metric.MACRO, ALL, "Macro %"),

@@ -110,7 +110,7 @@ def _difference(cell: Cell, table: NDArray[np.float64], types: NDArray[np.object
     by_seed = stats.average_by_seed(table, types, macro)
     if not np.isfinite(by_seed).all():
         return replace(cell, status=Status.INVALID, note="nothing graded in both rows in some seed")
-    tested = paired(by_seed, stats.paired_bootstrap(table, types, macro))
+    tested = paired(by_seed, stats.hierarchical_bootstrap(table, types, macro))
     tested["significant"] = tested["significant"] and not cell.note
     return replace(cell, status=measured(cell.line), **tested)
 

@@ -62,14 +62,15 @@ WORK_ITEMS = (
     Item("analyzer_wall", "Analyzer wall s", "s", ("time/analyzer_wall_s",)),
 )
 _COLUMN = {name: number for number, name in enumerate(METRICS)}
+_ITEMS = tuple((item, [_COLUMN[name] for name in item.names]) for item in (*CPU_ITEMS, *WORK_ITEMS))
 
 
-def per_step(spool: Spool, item: Item) -> float:
-    """Mean per training step; NaN if some step lacks a value."""
-    columns = [_COLUMN[name] for name in item.names]
-    if TOTAL in item.names:  # cumulative
-        return float(spool.values[-1, columns[0]]) / len(spool.steps)
-    return float(spool.values[:, columns].sum(axis=1).mean())
+def per_step(spool: Spool) -> dict[str, float]:
+    """Item.column -> mean per training step; NaN if some step lacks a value."""
+    means = spool.values.mean(axis=0)
+    means[_COLUMN[TOTAL]] = spool.values[-1, _COLUMN[TOTAL]] / len(spool.steps)  # cumulative
+    found: list[float] = means.tolist()
+    return {item.column: sum(found[c] for c in columns) for item, columns in _ITEMS}
 
 
 def cost_cells(records: Records, reference: str) -> Iterator[Cell]:
@@ -83,6 +84,7 @@ def cost_cells(records: Records, reference: str) -> Iterator[Cell]:
     planned = records.cells.groupby("line")["seed"].size()
     others = reference_lines(records.lines, reference)
     totals = _totals(records)
+    steps = {cell: per_step(records.spools[cell]) for runs in of_line.values() for cell in runs.values()}
     for line in training_lines(records):
         here = records.lines[line]
         runs = of_line.get(line, {})
@@ -97,11 +99,13 @@ def cost_cells(records: Records, reference: str) -> Iterator[Cell]:
             n_planned=int(planned[line]),
         )
         for item in (*CPU_ITEMS, *WORK_ITEMS):
-            values = [per_step(records.spools[cell], item) for cell in runs.values()]
+            values = [steps[cell][item.column] for cell in runs.values()]
             cell = replace(blank, column=item.column, unit=item.unit)
             yield _filled(cell, values, f"{' and '.join(item.names)} is not recorded in every step")
         theirs = of_line.get(others.get(here.setting, -1), {})
-        yield _ratio(replace(blank, metric=Metric.COST_RATIO, unit="ratio", reference=reference), records, runs, theirs)
+        ratio = replace(blank, metric=Metric.COST_RATIO, unit="ratio", reference=reference)
+        pairs = [(steps[runs[s]], steps[theirs[s]]) for s in sorted(runs.keys() & theirs.keys())]
+        yield _ratio(ratio, bool(runs), [(mine["cpu_total"], its["cpu_total"]) for mine, its in pairs])
         own = [totals[cell][0] for cell in runs.values()]
         yield _filled(replace(blank, metric=Metric.CPU), own, f"{TOTAL} is not recorded")
         both = [totals[cell][1] for cell in runs.values()]
@@ -118,14 +122,11 @@ def _filled(cell: Cell, values: Sequence[float], why_not: str) -> Cell:
     return replace(cell, interval=stats.range_interval(values), status=measured(cell.line))
 
 
-def _ratio(cell: Cell, records: Records, mine: Mapping[int, int], theirs: Mapping[int, int]) -> Cell:
-    """CPU seconds per step over the reference's, seed by seed."""
-    common = sorted(mine.keys() & theirs.keys())
-    if not common:
-        why = f"no seed in common with {cell.reference}" if mine else ""
-        return replace(cell, status=Status.NOT_APPLICABLE if mine else cell.status, note=why)
-    cost = CPU_ITEMS[0]
-    pairs = [(per_step(records.spools[mine[s]], cost), per_step(records.spools[theirs[s]], cost)) for s in common]
+def _ratio(cell: Cell, complete: bool, pairs: Sequence[tuple[float, float]]) -> Cell:
+    """CPU seconds per step over the reference's, seed by seed. complete: whether the line has a complete run."""
+    if not pairs:
+        why = f"no seed in common with {cell.reference}" if complete else ""
+        return replace(cell, status=Status.NOT_APPLICABLE if complete else cell.status, note=why)
     return _filled(cell, [a / b if b > 0 else np.nan for a, b in pairs], f"{TOTAL} is not recorded or zero")
 
 

@@ -66,7 +66,7 @@ def test_a_clear_difference_is_significant_in_its_direction(sweep: Any) -> None:
     assert cell.p_holm >= cell.p_t
 
 
-def test_the_bootstrap_alone_makes_nothing_significant(sweep: Any) -> None:
+def test_three_seeds_that_differ_much_prove_nothing_by_either_interval(sweep: Any) -> None:
     """Seeds that differ much: three of them prove nothing, however many tasks there are."""
     win(sweep, "grpo", 0.0, jitter=False)
     for seed, share in ((0, 0.2), (1, 0.2), (2, 1.0)):
@@ -78,7 +78,7 @@ def test_the_bootstrap_alone_makes_nothing_significant(sweep: Any) -> None:
             ],
         )
     cell = differences(sweep)["opid", "seen/off", MICRO]
-    assert cell.second is not None and cell.second.excludes_zero
+    assert cell.second is not None and not cell.second.excludes_zero
     assert not cell.significant
 
 

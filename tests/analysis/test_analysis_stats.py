@@ -104,66 +104,6 @@ def test_a_seed_without_a_graded_task_of_some_type_has_no_macro() -> None:
     assert math.isnan(stats.average_by_seed([[1.0, math.nan]], [0, 1], macro=True)[0])
 
 
-# ---------------------------------------------------------------------------------------------- paired bootstrap
-def _paired_sample(rng: np.random.Generator, seeds: int, tasks: int, effect: float) -> np.ndarray:
-    """Normal differences with variation of seeds, of tasks and of single episodes."""
-    return (
-        effect + rng.normal(0, 0.10, (seeds, 1)) + rng.normal(0, 0.30, (1, tasks)) + rng.normal(0, 0.30, (seeds, tasks))
-    )
-
-
-def test_bootstrap_covers_the_mean_over_new_seeds_and_new_tasks() -> None:
-    rng = np.random.default_rng(3)
-    strata = np.repeat(np.arange(4), 10)
-    covered = [
-        (i := stats.paired_bootstrap(_paired_sample(rng, 10, 40, 0.2), strata, False, resamples=600)).lo <= 0.2 <= i.hi
-        for _ in range(400)
-    ]
-    assert 0.90 <= np.mean(covered) <= 0.98
-
-
-def test_bootstrap_over_three_seeds_alone_is_too_narrow_which_is_why_bold_needs_the_t_interval_too() -> None:
-    rng = np.random.default_rng(4)
-    strata = np.zeros(40, dtype=int)
-    samples = [0.2 + rng.normal(0, 0.3, (3, 1)) + rng.normal(0, 0.01, (3, 40)) for _ in range(300)]
-    by_bootstrap = [(i := stats.paired_bootstrap(s, strata, False, resamples=400)).lo <= 0.2 <= i.hi for s in samples]
-    by_t = [(i := stats.t_interval(s.mean(axis=1))).lo <= 0.2 <= i.hi for s in samples]
-    assert np.mean(by_bootstrap) < 0.90 < np.mean(by_t)
-
-
-def test_bootstrap_and_t_test_agree_about_a_known_paired_effect() -> None:
-    rng = np.random.default_rng(5)
-    strata = np.zeros(40, dtype=int)
-    agree = []
-    for _ in range(60):
-        sample = rng.normal(rng.choice([0.0, 0.1]), 0.2, (10, 1)) + rng.normal(0, 0.01, (10, 40))
-        interval = stats.paired_bootstrap(sample, strata, False, resamples=600)
-        agree.append(interval.excludes_zero == (stats.t_test_p(sample.mean(axis=1)) < 0.05))
-    assert np.mean(agree) >= 0.85
-
-
-def test_bootstrap_value_is_the_mean_of_seed_level_averages_and_repeats_exactly() -> None:
-    rng = np.random.default_rng(0)
-    data = rng.normal(size=(3, 12))
-    data[1, 4] = math.nan
-    strata = np.repeat([0, 1, 2], 4)
-    for macro in (False, True):
-        first = stats.paired_bootstrap(data, strata, macro)
-        assert first == stats.paired_bootstrap(data, strata, macro)
-        assert first.value == pytest.approx(stats.average_by_seed(data, strata, macro).mean())
-        assert first.lo < first.value < first.hi
-
-
-@pytest.mark.parametrize(
-    ("data", "strata"),
-    [(np.full((3, 6), 0.5), [0, 0, 0, 1, 1, 1]), (np.array([[0.0, 1.0, 0.5, 0.5]]), [0, 1, 2, 2])],
-)
-def test_bootstrap_that_cannot_show_uncertainty_has_no_bounds(data: np.ndarray, strata: list[int]) -> None:
-    interval = stats.paired_bootstrap(data, strata, macro=True)
-    assert interval.value == pytest.approx(0.5)
-    assert math.isnan(interval.lo) and interval.kind == stats.NO_INTERVAL and not interval.excludes_zero
-
-
 # ---------------------------------------------------------------------------------------------- tests over seeds
 @given(st.lists(FINITE, min_size=2, max_size=9))
 def test_paired_t_agrees_with_scipy(values: list[float]) -> None:
