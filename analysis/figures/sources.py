@@ -164,7 +164,7 @@ class Sources:
             if any(int(of_cell[i]) in wanted for i in warning.cells)
             and (not places or not warning.place or warning.place in places)
         ]
-        notes = [f"In no number here: {listed(states, 8)}."] if states else []
+        notes = [f"Not complete, in no mean and no interval: {listed(states, 8)}."] if states else []
         return notes + ([f"Warnings: {'; '.join(_short(warnings))}."] if warnings else [])
 
 
@@ -189,7 +189,7 @@ def interval_note(counts: Iterable[int], what: str) -> str:
         return "No complete run is behind this figure."
     if known[-1] == 1:
         return f"{what}: none over seeds, because there is one seed."
-    quantiles = ", ".join(f"{n} seeds: t = {stats.t_quantile(n - 1):.2f}, {n - 1} df" for n in known if n > 1)
+    quantiles = ", ".join(f"{n} seeds: t\u00a0=\u00a0{stats.t_quantile(n - 1):.2f}, {n - 1} df" for n in known if n > 1)
     text = f"{what}: 95 % t interval of the mean over training seeds ({quantiles}), not over episodes."
     if known[0] == 1:
         text += " Rows with one seed have none."
@@ -197,7 +197,7 @@ def interval_note(counts: Iterable[int], what: str) -> str:
     paired, unpaired = stats.smallest_sign_flip_p(n), stats.smallest_permutation_p(n, n)
     if min(paired, unpaired) > 0.05:
         text += (
-            f" {n} seeds estimate the spread poorly, and no permutation test over them can reach p = 0.05 (smallest: "
+            f" {n} seeds estimate the spread poorly, and no permutation test over them can reach p\u00a0=\u00a00.05 (smallest: "
             f"{paired:.3g} paired, {unpaired:.3g} unpaired)."
         )
     return text

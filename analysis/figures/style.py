@@ -163,11 +163,12 @@ def grid(axes: Axes, axis: str = "y") -> None:
 
 
 def per_cent(axes: Axes, axis: str = "y") -> None:
-    """Ticks of shares as whole per cent."""
+    """Ticks of shares as whole per cent. axis: x, y or both."""
     from matplotlib.ticker import FuncFormatter
 
-    form = FuncFormatter(lambda value, _: f"{100 * value:.0f}".replace("-", "−"))
-    (axes.yaxis if axis == "y" else axes.xaxis).set_major_formatter(form)
+    for name, each in (("x", axes.xaxis), ("y", axes.yaxis)):
+        if axis in (name, "both"):
+            each.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f}".replace("-", "−")))
 
 
 def spread(count: int, width: float) -> list[float]:
