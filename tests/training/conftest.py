@@ -11,10 +11,18 @@ import torch
 from envs import registry
 
 
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="session", autouse=True)
+def registered() -> Iterator[None]:
+    """For the whole session: runs that tests share are made before the first test begins."""
     torch.set_num_threads(1)
-    monkeypatch.setitem(registry.BUILTIN, "tiny", "tiny_env:SPEC")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.BUILTIN, "tiny", "tiny_env:SPEC")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def working() -> Iterator[None]:
+    """No environment fails unless a test says so."""
     tiny_env.FAILURES.clear()
     yield
     tiny_env.FAILURES.clear()
