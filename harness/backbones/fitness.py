@@ -109,14 +109,8 @@ def require_fit(backbone: BackboneConfig, env: EnvConfig, progress: Callable[[st
 
 def _environment(env: EnvConfig) -> EnvConfig:
     """Where the gate plays: games of its own, whatever data and scale the runs have, without translating any."""
-    return EnvConfig(
-        name=env.name,
-        engine="native",
-        cache=env.cache,
-        train_per_type=PER_TYPE,
-        eval_per_type=1,
-        prompt=env.prompt,
-        response=env.response,
+    return dataclasses.replace(
+        env, engine="native", data=None, world_seed=0, train_per_type=PER_TYPE, eval_per_type=1, validation_per_type=1
     )
 
 

@@ -43,16 +43,21 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, ma
     tasks = _some_of_each_type(spec.load_panel(env, "train").tasks, per_type)
     model, tokenizer = backbones.load(backbone, env)
     network, chat = Network(model), ChatFormat(tokenizer)
+    prompter = spec.prompter(env)
     settings = RolloutSettings("growing", backbone.max_positions - max_tokens, max_tokens, env.max_steps, env.history)
 
     def play(with_skill: bool) -> list[Trajectory]:
         with EnvPool(spec.make, env) as pool:
-            sampler = Sampler(network, chat, OrderedPool(pool), spec.prompter(env), settings)
+            sampler = Sampler(network, chat, OrderedPool(pool), prompter, settings)
             requests = [
                 EpisodeRequest(t, i, 0, (0, "gate", t.id, int(with_skill)), skill_of(t) if with_skill else None)
                 for i, t in enumerate(tasks)
             ]
             return sampler.play(requests, temperature=1.0)[0]
+
+    def means(command: str, action: str) -> bool:
+        """Whether an action is what the command says, in whatever form the environment takes it."""
+        return prompter.parse(command).action == action
 
     plain, told = play(False), play(True)
     wanted = [hindsight(t.task_text, t.transcript(), t.success, _ALL_STEPS)[1] for t in plain]
@@ -64,8 +69,8 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, ma
         shifts = _shifts(plain, scorer, route(router, plain, analyses, episode=True, step=True))
         scores: list[tuple[list[float], list[float]]] = []  # of each episode: sensible actions, other ones
         for trajectory, commands, shift in zip(plain, wanted, shifts, strict=True):
-            good = [shift[k] for k, command in commands.items() if trajectory.turns[k].action == command]
-            bad = [shift[k] for k, command in commands.items() if trajectory.turns[k].action != command]
+            good = [shift[k] for k, command in commands.items() if means(command, trajectory.turns[k].action)]
+            bad = [shift[k] for k, command in commands.items() if not means(command, trajectory.turns[k].action)]
             scores.append((good, bad))
         return (*auc_over_episodes(scores), sum(len(g) for g, _ in scores), sum(len(b) for _, b in scores))
 
