@@ -10,6 +10,7 @@ from harness import registry
 from harness.cells import Cells, run_config
 from harness.errors import ConfigError, Problem
 from harness.fingerprint import differences, identity
+from harness.schema import value
 from harness.stages import Cell, CellMaker
 from harness.sweep import Point, Row, Sweep
 from harness.validate import RANGES, describe, no_such_knob, problems
@@ -120,14 +121,7 @@ def _changes(cells: Cells, base: Row, row: Row, env: str, backbone: str) -> Chan
     keys = {*differences(identity(theirs), identity(ours))}
     if theirs.method.teacher.run != ours.method.teacher.run:
         keys.add("method.teacher.run")
-    return {key: (_value(theirs, key), _value(ours, key)) for key in sorted(keys)}
-
-
-def _value(node: Any, key: str) -> Any:
-    """The value at a dotted key; None for a knob that is not declared there."""
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
-    return node
+    return {key: (value(theirs, key), value(ours, key)) for key in sorted(keys)}
 
 
 def _covers(declared: str, key: str) -> bool:

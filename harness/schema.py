@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -83,7 +84,7 @@ def nearest_key(name: str, extra: tuple[str, ...] = ()) -> str | None:
 
 
 def value(config: object, name: str) -> Any:
-    """The value at a dotted key of a configuration object."""
+    """The value at a dotted key of a configuration object; None for a knob that it does not have."""
     for part in name.split("."):
-        config = getattr(config, part)
+        config = config.get(part) if isinstance(config, Mapping) else getattr(config, part)
     return config

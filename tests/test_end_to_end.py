@@ -22,7 +22,9 @@ from harness.record import RunDirectory
 from harness.states import COMPLETE, INTERRUPTED
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
-CELLS = 5
+METHODS = ("vanilla", "vanilla_skill", "grpo", "opid", "opid_random")
+CELLS = len(METHODS)
+QUICK = ("sweep=quick", f"method={','.join(METHODS)}", "runtime.out=out")
 HEAVY = {"torch", "transformers", "mlflow"}
 
 
@@ -72,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     processes = []
     for log in logs:
         with log.open("wb") as file:
-            processes.append(place.start("sweep=quick", "runtime.out=out", stdout=file, stderr=file))
+            processes.append(place.start(*QUICK, stdout=file, stderr=file))
     try:
         ends = [process.wait(timeout=2 * PATIENCE) for process in processes]
     finally:
@@ -109,7 +111,7 @@ def test_the_same_command_again_starts_nothing(place: Place) -> None:
     out = place.folder / "out"
     table = out / "results" / "quick" / "main_table.csv"
     before, tried = table.read_bytes(), attempts_of(out)
-    status, said = place.run("sweep=quick", "runtime.out=out", python=["-X", "importtime"])
+    status, said = place.run(*QUICK, python=["-X", "importtime"])
     assert status == 0, said
     assert "nothing to run" in said and attempts_of(out) == tried
     assert table.read_bytes() == before

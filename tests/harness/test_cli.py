@@ -5,11 +5,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness import actions, cli
 from harness.compose import Composer, composer
@@ -18,6 +19,13 @@ from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED
 
 ROOT = Path(__file__).parents[2]
+
+
+def _rows(sweep: str) -> int:
+    return len(yaml.safe_load((ROOT / "sweeps" / "sweep" / f"{sweep}.yaml").read_text())["rows"])
+
+
+QUICK, MAIN = _rows("quick"), 3 * _rows("main_table")  # cells
 
 
 class World:
@@ -46,12 +54,23 @@ class World:
             raise self.crash
         self.prepared.append(config)
 
-    def _run_cells(self, runs: Sequence[RunDirectory], workers: int, show: Any, retry_failed: bool) -> Any:
+    def _run_cells(
+        self,
+        runs: Sequence[RunDirectory],
+        workers: int,
+        show: Any,
+        retry_failed: bool,
+        requires: Mapping[str, Sequence[str]],
+    ) -> Any:
         from harness.launch.local import LaunchReport
 
         assert retry_failed
         outcomes: dict[str, str] = {}
-        for run in runs:
+        for run in sorted(runs, key=lambda run: run.fingerprint in requires):
+            needed = [RunDirectory(run.path.parent / name) for name in requires.get(run.fingerprint, ())]
+            if any(not other.state().is_complete for other in needed):
+                outcomes[run.fingerprint] = "pending"
+                continue
             self.started.append(run.fingerprint)
             state = run.state()
             if run.load_config().method.id in self.fail:
@@ -90,21 +109,21 @@ def test_a_sweep_runs_what_is_missing_and_prints_the_table(
     command = ["sweep=quick", f"out={tmp_path}"]
     assert cli.main(command) == 0
     printed = capsys.readouterr()
-    assert "TABLE 5/5" in printed.out and "main_table.md" in printed.out
-    assert len(world.started) == 5 and world.synced == 1
-    # What runs share is prepared once: with and without the training panel.
-    assert len(world.prepared) == 2
+    assert f"TABLE {QUICK}/{QUICK}" in printed.out and "main_table.md" in printed.out
+    assert len(world.started) == QUICK and world.synced == 1
+    # What runs share is prepared once: without the training panel, with it, and with the one for validation, too.
+    assert len(world.prepared) == 3
     world.started.clear()
     assert cli.main(command) == 0
-    assert not world.started and world.synced == 1 and len(world.prepared) == 2
+    assert not world.started and world.synced == 1 and len(world.prepared) == 3
     printed = capsys.readouterr()
-    assert "nothing to run" in printed.err and "TABLE 5/5" in printed.out
+    assert "nothing to run" in printed.err and f"TABLE {QUICK}/{QUICK}" in printed.out
 
 
 def test_a_selection_runs_only_its_cells(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep=main_table", "method=grpo", "seed=1", f"out={tmp_path}"]) == 0
     assert len(world.started) == 1
-    assert "TABLE 1/15" in capsys.readouterr().out
+    assert f"TABLE 1/{MAIN}" in capsys.readouterr().out
 
 
 def test_failed_cells_give_status_3_and_are_named(
@@ -115,7 +134,7 @@ def test_failed_cells_give_status_3_and_are_named(
     assert cli.main(command) == 3
     printed = capsys.readouterr()
     assert "failed: OPID seed 0" in printed.err and "the engine broke" in printed.err
-    assert "TABLE 4/5" in printed.out
+    assert f"TABLE {QUICK - 1}/{QUICK}" in printed.out
     world.fail = set()
     world.started.clear()
     assert cli.main(command) == 0
@@ -130,10 +149,40 @@ def test_a_single_run(world: World, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "results/single/plan.json").read_text())["cells"][0]["run_dir"] == f"runs/{run.name}"
 
 
+def test_a_single_run_with_a_teacher(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["method=retire_opd", f"out={tmp_path}"]
+    world.fail = {"skill_grpo"}
+    assert cli.main(command) == 3
+    printed = capsys.readouterr()
+    assert "2 of 2 cells to run, 1 only as a teacher of others" in printed.err
+    assert "failed: Skill-GRPO (teacher) seed 0" in printed.err and "1 failed, 1 pending" in printed.err
+    assert cli.main([*command, "do=status"]) == 3
+    assert "RetireOPD seed 0: waits for its teacher, Skill-GRPO (teacher) seed 0" in capsys.readouterr().out
+    assert len(world.started) == 1
+    world.fail = set()
+    assert cli.main(command) == 0
+    assert len(world.started) == 3
+    assert cli.main([*command, "do=status"]) == 0
+    assert cli.main(command) == 0 and len(world.started) == 3
+
+
+def test_a_protocol_is_in_the_title(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "conf" / "protocol"
+    folder.mkdir(parents=True)
+    (folder / "lab.yaml").write_text("# test\nenvs: {alfworld: {training.kl_coef: 0.5}}\n")
+    command = [f"--config-dir={folder.parent}", "method=grpo", "protocol=lab", f"out={tmp_path}"]
+    assert cli.main([*command, "do=plan"]) == 0
+    printed = capsys.readouterr().out
+    assert "Single run (protocol=lab): 1 cells" in printed and "protocol: lab" in printed
+    assert json.loads((tmp_path / "results/single/plan.json").read_text())["title"] == "Single run (protocol=lab)"
+    assert cli.main([*command, "--cfg", "job"]) == 0
+    assert "kl_coef: 0.5" in capsys.readouterr().out
+
+
 def test_do_plan_starts_nothing(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep=main_table", "do=plan", f"out={tmp_path}"]) == 0
     printed = capsys.readouterr().out
-    assert "15 cells, 15 pending" in printed and "opid_random" in printed and "plan.json" in printed
+    assert f"{MAIN} cells, {MAIN} pending" in printed and "opid_random" in printed and "plan.json" in printed
     assert [p.name for p in tmp_path.iterdir()] == ["results"]
     assert not world.prepared and not world.started and not world.synced
 
@@ -141,18 +190,18 @@ def test_do_plan_starts_nothing(world: World, tmp_path: Path, capsys: pytest.Cap
 def test_do_status_only_reads(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep=quick", "do=status", f"out={tmp_path}"]) == 3
     assert list(tmp_path.iterdir()) == []
-    assert "5 cells, 5 pending" in capsys.readouterr().out
+    assert f"{QUICK} cells, {QUICK} pending" in capsys.readouterr().out
     world.fail = {"opid"}
     cli.main(["sweep=quick", f"out={tmp_path}"])
     capsys.readouterr()
     assert cli.main(["sweep=quick", "do=status", f"out={tmp_path}"]) == 3
     printed = capsys.readouterr().out
-    assert "1 failed, 4 complete" in printed and "the engine broke" in printed and "3/3" in printed
+    assert f"1 failed, {QUICK - 1} complete" in printed and "the engine broke" in printed and "3/3" in printed
 
 
 def test_do_tables(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep=quick", "do=tables", f"out={tmp_path}"]) == 3
-    assert "TABLE 0/5" in capsys.readouterr().out
+    assert f"TABLE 0/{QUICK}" in capsys.readouterr().out
     assert not world.started
 
 
@@ -185,7 +234,7 @@ def test_an_outage_of_tracking_costs_nothing(
     assert cli.main(["sweep=quick", f"out={tmp_path}"]) == 0
     printed = capsys.readouterr()
     assert "warning: records were not copied" in printed.err and "no route" in printed.err
-    assert "TABLE 5/5" in printed.out
+    assert f"TABLE {QUICK}/{QUICK}" in printed.out
 
 
 def test_interruptions_say_how_to_go_on(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,7 +322,7 @@ def test_a_row_that_uses_skills_speaks_for_its_group_and_an_unfit_backbone_gives
     assert "backbone=tiny-s: it FAILS" in printed.err and "nothing was started" in printed.err
     world.crash = None
     assert not world.started and cli.main(command) == 0
-    assert {config.method.skill.source for config in world.prepared} == {"library", "own_trajectory"}
+    assert all(config.method.skill.source != "none" for config in world.prepared)
 
 
 def test_a_cache_that_cannot_be_written_gives_status_2(
@@ -348,8 +397,9 @@ HEAVY = ("torch", "transformers", "mlflow", "textworld", "alfworld", "pandas", "
 
 @pytest.mark.parametrize("arguments", [["--help"], ["sweep=main_table", "do=plan", "sweep.axes.seed=[%s]"]])
 def test_help_and_plan_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
-    """1,000 cells: 5 rows x 200 seeds."""
-    seeds = ",".join(map(str, range(200)))
+    """1,000 cells and some."""
+    number = 1000 // (MAIN // 3) + 1
+    seeds = ",".join(map(str, range(number)))
     given = [a % seeds if "%s" in a else a for a in arguments]
     if "do=plan" in given:
         given.append(f"out={tmp_path}")
@@ -364,7 +414,7 @@ def test_help_and_plan_import_nothing_heavy(arguments: list[str], tmp_path: Path
     if "do=plan" in given:
         (folder,) = (tmp_path / "results").iterdir()  # another set of seeds is another table than the sweep's own
         assert folder.name.startswith("main_table+sweep.axes.seed-0_1_2_")
-        assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 1000
+        assert len(json.loads((folder / "plan.json").read_text())["cells"]) == number * MAIN // 3
 
 
 def test_messages_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

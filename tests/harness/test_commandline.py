@@ -82,6 +82,17 @@ def test_plus_is_for_new_keys_only_where_the_schema_is_open() -> None:
     assert parse(["+expected_seconds.grpo=2"], GROUPS).fixed == {"expected_seconds.grpo": "++expected_seconds.grpo=2"}
 
 
+def test_knobs_need_no_plus() -> None:
+    given = ["method.knobs.beta=3", "+env.knobs.price=1", "method.knobs.gate=gap,soft_or"]
+    command = parse(given, GROUPS)
+    assert command.fixed == {
+        "method.knobs.beta": "++method.knobs.beta=3",
+        "env.knobs.price": "++env.knobs.price=1",
+    }
+    assert command.varied == {"method.knobs.gate": ("++method.knobs.gate=gap", "++method.knobs.gate=soft_or")}
+    assert command.changes == ("method.knobs.beta=3", "env.knobs.price=1", "method.knobs.gate=gap,soft_or")
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [

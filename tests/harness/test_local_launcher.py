@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_cells import HERE, evaluate, make_run
@@ -26,12 +28,14 @@ LAUNCH = """
 import io, sys
 from pathlib import Path
 from rich.console import Console
+import json, os
 from harness.launch.local import run_cells
 from harness.progress import Progress
 from harness.record import RunDirectory
 runs = [RunDirectory(path) for path in sorted(Path(sys.argv[1]).iterdir()) if not path.name.startswith(".")]
 with Progress(console=Console(file=sys.stdout), interval=0.5) as show:
-    report = run_cells(runs, int(sys.argv[3]), show, entry=f"fake_cells:{sys.argv[2]}")
+    requires = json.loads(os.environ.get("FAKE_REQUIRES", "{}"))
+    report = run_cells(runs, int(sys.argv[3]), show, entry=f"fake_cells:{sys.argv[2]}", requires=requires)
 print("report", sorted(report.outcomes.values()), report.stopped)
 """
 
@@ -61,7 +65,7 @@ def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def launch(runs: list[RunDirectory], entry: str = "train", workers: int = 2, **options: bool) -> LaunchReport:
+def launch(runs: list[RunDirectory], entry: str = "train", workers: int = 2, **options: Any) -> LaunchReport:
     with Progress(console=Console(file=io.StringIO())) as show:
         return run_cells(runs, workers, show, entry=f"fake_cells:{entry}", **options)
 
@@ -250,6 +254,129 @@ def test_a_cell_held_elsewhere_is_waited_for_and_taken_over_when_its_worker_dies
     output, _ = other.communicate(timeout=120)
     assert "report ['complete'] False" in output
     assert attempts.count(run.path) == 2
+
+
+# ------------------------------------------------------------------------------------- teachers
+def chain(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[RunDirectory], dict[str, list[str]]]:
+    """Four runs: 0 needs 3, 1 needs nothing, 2 needs 0 (so it is the third generation)."""
+    runs = [make_run(root, seed) for seed in range(4)]
+    names = [run.fingerprint for run in runs]
+    requires = {names[0]: [names[3]], names[2]: [names[0]]}
+    monkeypatch.setenv("FAKE_REQUIRES", json.dumps(requires))
+    return runs, requires
+
+
+def test_a_run_starts_when_what_it_needs_is_complete(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, requires = chain(root, monkeypatch)
+    report = launch(runs, workers=4, requires=requires)
+    assert set(report.outcomes.values()) == {"complete"} and not report.errors
+    lines = [(words[0], words[1]) for words in journal(tmp_path)]
+    for student, teachers in requires.items():
+        for teacher in teachers:
+            assert lines.index(("end", teacher)) < lines.index(("start", student))
+
+
+def test_what_others_wait_for_comes_first(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, requires = chain(root, monkeypatch)
+    launch(runs, workers=1, requires=requires)
+    order = [words[1] for words in journal(tmp_path) if words[0] == "start"]
+    assert order == [runs[i].fingerprint for i in (3, 0, 1, 2)]
+
+
+def test_without_its_teacher_a_run_stays_pending_and_says_why(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, requires = chain(root, monkeypatch)
+    names = [run.fingerprint for run in runs]
+    report = launch(runs, "raises", requires=requires)
+    assert report.outcomes == {names[0]: "pending", names[1]: "failed", names[2]: "pending", names[3]: "failed"}
+    assert report.errors[names[0]] == f"not started: it needs the weights of {names[3]} ({names[3]}), which is failed"
+    assert report.errors[names[2]].endswith("which is pending")
+    assert len(worker_pids(tmp_path)) == 2 and not attempts.count(runs[0].path)
+    # Asking again tries the teacher once more, and then goes on.
+    assert set(launch(runs, retry_failed=True, requires=requires).outcomes.values()) == {"complete"}
+
+
+def test_a_teacher_of_an_earlier_command_need_not_be_among_the_runs(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, requires = chain(root, monkeypatch)
+    report = launch([runs[0]], requires=requires)
+    assert report.outcomes == {runs[0].fingerprint: "pending"}
+    assert "which is pending" in report.errors[runs[0].fingerprint]
+    launch([runs[3]])
+    assert launch([runs[0]], requires=requires).outcomes == {runs[0].fingerprint: "complete"}
+    gone = {runs[1].fingerprint: ["f" * 16]}
+    assert "which is pending" in launch([runs[1]], requires=gone).errors[runs[1].fingerprint]
+
+
+def test_two_launchers_at_once_train_a_teacher_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[str]]
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.05")
+    runs, requires = chain(root, monkeypatch)
+    started += [launcher(root, "train"), launcher(root, "train")]
+    for process in started:
+        output, _ = process.communicate(timeout=120)
+        assert f"report {['complete'] * 4} False" in output
+    assert [attempts.count(run.path) for run in runs] == [1] * 4
+    lines = [(words[0], words[1]) for words in journal(tmp_path)]
+    assert all(lines.index(("end", t)) < lines.index(("start", s)) for s, (t,) in requires.items())
+
+
+def test_two_launchers_at_once_fail_a_teacher_once_and_start_no_student(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[str]]
+) -> None:
+    chain(root, monkeypatch)
+    started += [launcher(root, "raises"), launcher(root, "raises")]
+    for process in started:
+        output, _ = process.communicate(timeout=120)
+        assert "report ['failed', 'failed', 'pending', 'pending'] False" in output
+    assert len(worker_pids(tmp_path)) == 2
+
+
+def test_a_launcher_killed_while_the_teacher_trains_loses_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[str]]
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.3")
+    runs, requires = chain(root, monkeypatch)
+    process = launcher(root, "train", workers=1)
+    started.append(process)
+    wait_for(lambda: steps_done(tmp_path))
+    process.kill()
+    process.wait()
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0")
+    assert set(launch(runs, requires=requires).outcomes.values()) == {"complete"}
+    assert set(steps_done(tmp_path).values()) == {1}
+
+
+def test_stopping_leaves_students_pending_without_blaming_their_teacher(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[str]]
+) -> None:
+    chain(root, monkeypatch)
+    process = launcher(root, "train_until_asked", workers=4)
+    started.append(process)
+    wait_for(lambda: len(worker_pids(tmp_path)) == 2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert "report ['interrupted', 'interrupted', 'pending', 'pending'] True" in output
+    assert "not started" not in output
+
+
+def test_workers_find_modules_where_the_command_was_given(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "project"
+    place.mkdir()
+    (place / "mine.py").write_text("from fake_cells import train as execute\n")
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # or `python -m` would look there by itself
+    run = make_run(root)
+    with Progress(console=Console(file=io.StringIO())) as show:
+        report = run_cells([run], 1, show, entry="mine:execute")
+    assert report.outcomes == {run.fingerprint: "complete"}, run.log_path.read_text()
 
 
 # ------------------------------------------------------------------------------------- stopping

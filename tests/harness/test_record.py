@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -196,10 +198,29 @@ def test_provenance_holds_what_is_needed_and_no_secret(root: Path, monkeypatch: 
         assert hidden not in text
     content = json.loads(text)
     assert content["argv"] == ["harness", "analyzer.api_key=***", "x=***", "--token", "***", "seed=3"]
-    assert set(content) == {"version", "created", "git", "python", "packages", "host", "device", "slurm", "argv"}
+    known = {"version", "created", "git", "python", "packages", "host", "device", "slurm", "argv", "workdir"}
+    assert set(content) == {*known, "method_module"} and content["workdir"] == str(Path.cwd())
+    assert content["method_module"] is None
     assert content["device"] == "cpu"
     assert content["packages"]["omegaconf"]
     assert set(content["git"]) == {"commit", "dirty", "diff_sha256"}
+
+
+def test_provenance_knows_the_file_of_a_method_of_the_users_own(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "provenance_test_method.py"
+    file.write_text("SPEC = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("provenance_test_method")
+    config = make_config()
+    config.method.name = "provenance_test_method:SPEC"
+    found = RunDirectory.create(root, config, "b" * 16).provenance()["method_module"]
+    digest = hashlib.sha256(b"SPEC = 1\n").hexdigest()
+    assert found == {"path": config.method.name, "file": str(file), "sha256": digest}
+    assert provenance.module_identity("never.imported:SPEC") == {"path": "never.imported:SPEC", "file": None, "sha256": None}
+    file.unlink()
+    assert provenance.module_identity(config.method.name)["sha256"] is None  # type: ignore[index]
 
 
 @pytest.mark.parametrize("secret", ["sk-planted-9f8e7d6c", "postgresql://user:hunter2@host/db"])

@@ -16,7 +16,7 @@ from harness.errors import ConfigError
 from harness.fingerprint import CLASSES
 from harness.folders import check_writable
 from harness.schema import keys, leaves
-from harness.validate import NAMES, RANGES, Range, problems
+from harness.validate import NAMES, RANGES, Range, describe, problems
 
 
 def changed(config: Any, name: str, new: Any) -> Any:
@@ -89,7 +89,10 @@ def test_ranges() -> None:
         ({"training__max_prompt_tokens": 2000}, "makes 2008 tokens, more than backbone.max_positions=1024"),
         ({"evaluation__panels": []}, "must name at least one panel"),
         ({"evaluation__panels": ["seen", "seen"]}, "each once"),
-        ({"evaluation__panels": ["sen"]}, "did you mean 'seen'? panels of env=alfworld: seen, train, unseen"),
+        (
+            {"evaluation__panels": ["sen"]},
+            "did you mean 'seen'? panels of env=alfworld: seen, train, unseen, validation",
+        ),
         ({"env__engine": "natve"}, "did you mean 'native'? engines of env=alfworld: native, textworld"),
         ({"env__data": "/nowhere/at/all"}, "env.data=/nowhere/at/all (origin of env.data): is not a folder"),
         ({"runtime__device": "gpu"}, "must be cpu, cuda or cuda:N"),
@@ -160,6 +163,49 @@ def test_an_unknown_analyzer_is_named(stand_in_env: None) -> None:
 def test_an_unknown_environment_is_named() -> None:
     (text,) = told(env__name="alfwrld")
     assert text.startswith("env.name=alfwrld (origin of env.name)") and "alfworld" in text
+
+
+def test_an_environment_without_validation_tasks_cannot_carry_a_method_that_is_validated(
+    stand_in_env: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retire = {**_opid(), "method__name": "opid"}
+    spec = dataclasses.replace(registry.method_spec("opid"), validates=True)
+    monkeypatch.setattr("methods.registry.get", lambda name: spec)
+    assert told(**retire) == []
+    env = dataclasses.replace(registry.env_spec("alfworld"), panels=("train", "seen", "unseen"))
+    monkeypatch.setattr(registry, "env_spec", lambda name: env)
+    (text,) = told(**retire)
+    assert text.startswith("method.name=opid (panel validation)") and "env=alfworld has no such panel" in text
+
+
+# -------------------------------------------------------------------------------------------------------------- knobs
+@dataclasses.dataclass(frozen=True)
+class Knobs:
+    beta: float = 5.0
+    gate: str = "gap"
+
+
+def test_knobs_are_checked_one_by_one_with_their_origin(stand_in_env: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dataclasses.replace(registry.method_spec("grpo"), knobs=Knobs)
+    monkeypatch.setattr("methods.registry.get", lambda name: spec)
+    assert told(method__knobs={"beta": 3}) == []
+    assert told(method__knobs={"bta": 3, "gate": 7, "beta": math.nan}) == [
+        "method.knobs.bta=3 (origin of method.knobs.bta): is no knob of method 'grpo'; did you mean method.knobs.beta? "
+        "Knobs: beta, gate",
+        "method.knobs.gate=7 must be of type str (origin of method.knobs.gate)",
+        "method.knobs.beta=nan must be a finite number (origin of method.knobs.beta)",
+    ]
+
+
+def test_a_method_and_an_environment_without_knobs_take_none(stand_in_env: None) -> None:
+    assert told(method__knobs={"beta": 3}, env__knobs={"price": 1}) == [
+        "env.knobs.price=1 (origin of env.knobs.price): is no knob of environment 'alfworld'. Knobs: none",
+        "method.knobs.beta=3 (origin of method.knobs.beta): is no knob of method 'grpo'. Knobs: none",
+    ]
+
+
+def test_values_are_described_as_files_spell_them() -> None:
+    assert [describe(v) for v in (None, True, ["off", "on"], 0.5, "x")] == ["null", "true", "[off, on]", "0.5", "x"]
 
 
 # ------------------------------------------------------------------------------------------------------------ folders
