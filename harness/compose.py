@@ -23,10 +23,10 @@ PROTOCOL = "protocol"
 GROUPS = ("sweep", "method", "env", "backbone", "scale", "analyzer", "launcher", "tracking")
 
 
-def package_files() -> dict[str, dict[str, str]]:
-    """Group -> file -> its first comment line, of the groups in the package. Needs no Hydra."""
+def package_files(groups: Sequence[str] = GROUPS) -> dict[str, dict[str, str]]:
+    """Group -> file -> its first comment line, of folders in the package. Needs no Hydra."""
     found: dict[str, dict[str, str]] = {}
-    for group in GROUPS:
+    for group in groups:
         folder = resources.files(CONFIG_MODULE) / group
         files = {e.name.removesuffix(".yaml"): e for e in folder.iterdir() if e.name.endswith(".yaml")}
         found[group] = {name: _first_comment(files[name].read_text(encoding="utf-8")) for name in sorted(files)}

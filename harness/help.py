@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from harness.compose import package_files
+from harness.compose import PROTOCOL, package_files
 from harness.config import CommandConfig
 from harness.schema import keys, value
 
@@ -21,6 +21,8 @@ examples
   python -m harness sweep=main_table method=grpo seed=1     only these cells of the sweep
   python -m harness sweep=main_table sweep.axes.seed=[0,1,2,3,4]     the sweep, with more seeds
   python -m harness sweep=quick out=/tmp/try        one short cell per method, in a folder of its own
+  python -m harness sweep=ablation do=plan          what each row changes in its base, key by key
+  python -m harness sweep=main_table protocol=paper do=plan     the same table with the settings of the papers
   python -m harness method=opid env=alfworld backbone=tiny-s seed=3     one run
   python -m harness method=grpo training.lr=1e-4,3e-4 seed=0,1      a small grid without a sweep
 """
@@ -29,6 +31,8 @@ _KEYS = """\
 keys
   do                    run: run what is missing, print the table | plan: show it, start nothing | status | tables
   fraction, seed        share of the training tasks in (0, 1]; of training and evaluation. Several values: seed=0,1,2
+  protocol              {protocols}: settings of papers or of their authors' scripts, see sweeps/protocol
+  method.knobs.NAME     settings of one method's own, env.knobs.NAME of one environment's; see their files
   out                   folder for runs/ and results/ (short for runtime.out)
   workers               runs at a time, 0 for one per core (short for launcher.workers)
 """
@@ -52,7 +56,8 @@ _SECTIONS = ("method", "env", "backbone", "training", "evaluation", "analyzer", 
 
 def help_text() -> str:
     """Usage, examples, every group with its choices, every key with its default, flags and exit statuses."""
-    return "\n".join([_USAGE, _groups(), _KEYS + _all_keys(), _FLAGS]).rstrip()
+    text = _KEYS.format(protocols=" | ".join(package_files((PROTOCOL,))[PROTOCOL]))
+    return "\n".join([_USAGE, _groups(), text + _all_keys(), _FLAGS]).rstrip()
 
 
 def _groups() -> str:

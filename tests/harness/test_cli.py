@@ -372,6 +372,7 @@ def test_help_names_every_group_and_key() -> None:
     done = start("--help")
     assert done.returncode == 0 and not done.stderr
     words = ("sweep=main_table", "opid_random", "tiny-m", "steps=60", "runtime.{out=.", "exit status", "--cfg job")
+    words += ("code | fair | paper", "method.knobs.NAME")
     assert all(word in done.stdout for word in words)
 
 

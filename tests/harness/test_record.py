@@ -218,7 +218,8 @@ def test_provenance_knows_the_file_of_a_method_of_the_users_own(
     found = RunDirectory.create(root, config, "b" * 16).provenance()["method_module"]
     digest = hashlib.sha256(b"SPEC = 1\n").hexdigest()
     assert found == {"path": config.method.name, "file": str(file), "sha256": digest}
-    assert provenance.module_identity("never.imported:SPEC") == {"path": "never.imported:SPEC", "file": None, "sha256": None}
+    unknown = "never.imported:SPEC"
+    assert provenance.module_identity(unknown) == {"path": unknown, "file": None, "sha256": None}
     file.unlink()
     assert provenance.module_identity(config.method.name)["sha256"] is None  # type: ignore[index]
 
