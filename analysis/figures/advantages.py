@@ -35,6 +35,8 @@ def draw(sources: Sources) -> Iterator[Drawn]:
 
 
 def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], plain: Sequence[int]) -> Drawn:
+    from matplotlib.ticker import FuncFormatter
+
     across = min(COLUMNS, len(lines))
     down = math.ceil(len(lines) / across)
     figure = sheet(0.3 + 2.1 * down)
@@ -56,6 +58,7 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pla
                 zeros += _part(sources, axes, runs[line], metric, size, look)
         axes.set_title(bands.seeds_label(sources, line, used))
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xlim(left=0)
         grid(axes)
         if index % across == 0:

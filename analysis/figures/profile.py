@@ -134,8 +134,8 @@ def interquartile_mean(values: Array) -> Array:
 
 def profile(values: Array, thresholds: Array) -> Array:
     """Of each row of [B, N]: share of scores above each threshold [B, T]."""
-    # searchsorted on sorted rows would save memory, but N is small.
-    return np.stack([(values > limit).mean(axis=1) for limit in thresholds], axis=1)
+    # A share such as 17/20 may be a rounding above the threshold that it equals.
+    return np.stack([(values > limit + 1e-9).mean(axis=1) for limit in thresholds], axis=1)
 
 
 def resampled(tables: Sequence[Array], resamples: int = RESAMPLES, seed: int = 0) -> Array:
@@ -189,8 +189,8 @@ def _row(left: Axes, right: Axes, height: int, row: Scores, look: Look) -> None:
     style: dict[str, Any] = {**look.line, "markeredgewidth": 0}
     shares = profile(row.flat[None], THRESHOLDS)[0]
     lo, hi = np.quantile(profile(drawn, THRESHOLDS), [0.025, 0.975], axis=0)
-    left.plot(THRESHOLDS, shares, markevery=(3 * height, 20), zorder=3, **style)
-    left.fill_between(THRESHOLDS, lo, hi, color=look.color, alpha=0.12, linewidth=0, zorder=2)
+    left.plot(THRESHOLDS, shares, markevery=(3 * height, 20), drawstyle="steps-post", zorder=3, **style)
+    left.fill_between(THRESHOLDS, lo, hi, color=look.color, alpha=0.12, linewidth=0, step="post", zorder=2)
     value = float(interquartile_mean(row.flat[None])[0])
     low, high = (float(x) for x in np.quantile(interquartile_mean(drawn), [0.025, 0.975]))
     if not math.isclose(low, high):

@@ -107,7 +107,7 @@ def drawing() -> Iterator[None]:
                 "pdf.fonttype": 42,  # text stays text
                 "pdf.compression": 6,
                 "path.simplify": False,
-                "svg.hashsalt": "figures",
+                "text.parse_math": False,  # a price in an observation is no formula
             }
         )
         yield
