@@ -90,8 +90,9 @@ def measure(names: Sequence[str], steps: int, overrides: Sequence[str]) -> dict[
     with TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         trainers = {name: made(config, stack, Path(folder)) for name, config in chosen.items()}
         for step in range(1, steps + 2):
-            for name, trainer in trainers.items():
-                found[name].append(trainer.step(step)[0])
+            turn = step % len(trainers)  # whoever is first reads the step's games for all
+            for name in [*list(trainers)[turn:], *list(trainers)[:turn]]:
+                found[name].append(trainers[name].step(step)[0])
     return {name: mean(steps_of[1:]) for name, steps_of in found.items()}
 
 

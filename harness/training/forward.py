@@ -30,8 +30,11 @@ def marked_logprobs(
     positions: Sequence[Sequence[int]],
     pad_id: int,
     temperature: float,
+    with_entropy: bool = True,
 ) -> MarkedLogprobs:
     """Differentiable log-probs of ids[r][p] for p in positions[r]. No position may be 0: nothing predicts it.
+
+    with_entropy: whether to compute it; it is empty otherwise.
 
     The lm head is applied to the marked tokens only; with a large vocabulary it costs more than the layers.
     """
@@ -43,4 +46,5 @@ def marked_logprobs(
     hidden = network.hidden(padded)[row, position - 1]
     log_distribution = torch.log_softmax(network.logits(hidden) / temperature, -1)
     logprobs = log_distribution.gather(-1, padded[row, position][:, None])[:, 0]
-    return MarkedLogprobs(logprobs, entropy(log_distribution), row, position)
+    spread = entropy(log_distribution) if with_entropy else logprobs.new_empty(0)
+    return MarkedLogprobs(logprobs, spread, row, position)

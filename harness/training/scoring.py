@@ -100,14 +100,19 @@ class Scorer:
         self.temperature, self.micro_batch_tokens = temperature, micro_batch_tokens
         self.skill_style, self.placement, self.own_weights = skill_style, placement, own_weights
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def logprobs(self, ids: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> list[Tensor]:
         """Per row the log-probs [marked tokens] of ids[r][p], p in positions[r]; on the CPU."""
         scores: list[Tensor] = [torch.empty(0)] * len(ids)
         for chosen in micro_batches([len(row) for row in ids], self.micro_batch_tokens):
             marked = [positions[i] for i in chosen]
             flat = marked_logprobs(
-                self.network, [ids[i] for i in chosen], marked, self.chat.pad_id, self.temperature
+                self.network,
+                [ids[i] for i in chosen],
+                marked,
+                self.chat.pad_id,
+                self.temperature,
+                with_entropy=False,
             ).logprobs.cpu()
             for i, part in zip(chosen, torch.split(flat, [len(p) for p in marked]), strict=True):
                 scores[i] = part
