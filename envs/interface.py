@@ -202,7 +202,8 @@ class EnvSpec:
     lexicon(config), demonstrations(config): for embedded backbones, or None; demonstrations(config)(seed, index) is
         deterministic and draws from train tasks only
     metadata: play_version, prompts_version, rules_version (hindsight and library): raised whenever the same input would
-        give other output; part of a run's fingerprint
+        give other output; part of a run's fingerprint. clone_tokens: how many training tokens an embedded backbone
+        needs at most, if fewer than its own recipe says
     """
 
     name: str

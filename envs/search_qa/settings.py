@@ -78,9 +78,10 @@ def passages_of(file: str | None) -> tuple[Passage, ...]:
 @lru_cache(maxsize=4)
 def _lexical(file: str | None, cache: str) -> LexicalRetriever:
     from envs.webshop import bm25
+    from envs.webshop.versions import INDEX_VERSION
 
     passages = passages_of(file)
-    folder = Path(cache) / f"index-{bm25.INDEX_VERSION}-{corpus.digest_of(passages)[:16]}"
+    folder = Path(cache) / f"index-{INDEX_VERSION}-{corpus.digest_of(passages)[:16]}"
     if not folder.exists():
         with file_lock(folder.parent / f"{folder.name}.lock"):
             if not folder.exists():

@@ -106,6 +106,7 @@ SPEC = EnvSpec(
         "play_version": PLAY_VERSION,
         "prompts_version": PROMPTS_VERSION,
         "rules_version": RULES_VERSION,
+        "clone_tokens": 8_000_000,  # the loss of cloning is flat by then, with and without skills
         "demonstrations_version": _demonstrations_version(),
     },
 )

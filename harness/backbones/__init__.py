@@ -55,9 +55,17 @@ def recipe(backbone: BackboneConfig, env: EnvConfig) -> dict[str, Any]:
         "intermediate": backbone.intermediate,
         "max_positions": backbone.max_positions,
         "demos": backbone.demos,
-        "clone_tokens": backbone.clone_tokens,
+        "clone_tokens": clone_tokens(backbone, spec),
         "clone_seed": backbone.clone_seed,
     }
+
+
+def clone_tokens(backbone: BackboneConfig, spec: EnvSpec) -> int:
+    """Training tokens of behaviour cloning: the backbone's, or fewer where the environment says that fewer are enough.
+
+    More would only make the policy surer of itself, and leave reinforcement learning nothing to explore.
+    """
+    return min(backbone.clone_tokens, int(spec.metadata.get("clone_tokens", backbone.clone_tokens)))
 
 
 def recipe_hash(backbone: BackboneConfig, env: EnvConfig) -> str:
@@ -190,9 +198,10 @@ def build(
     def record(seen: int, loss: float) -> None:
         curve.append((seen, loss))
         if progress:
-            progress(f"cloning {backbone.name}", min(seen, backbone.clone_tokens), backbone.clone_tokens)
+            progress(f"cloning {backbone.name}", min(seen, tokens), tokens)
 
-    clone(model, tokenizer, demonstrations, backbone.clone_tokens, backbone.clone_seed, record, stop_after)
+    tokens = clone_tokens(backbone, spec)
+    clone(model, tokenizer, demonstrations, tokens, backbone.clone_seed, record, stop_after)
     if stop_after is None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -25,7 +25,7 @@ def _build(backbone: BackboneConfig, env: EnvConfig, ship: bool) -> Path:
     from rich.progress import Progress
 
     with Progress(transient=True) as bar:
-        task = bar.add_task(f"cloning {backbone.name}", total=backbone.clone_tokens)
+        task = bar.add_task(f"cloning {backbone.name}", total=None)
 
         def show(_: str, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)

@@ -53,7 +53,13 @@ def check(backbone: BackboneConfig, env: EnvConfig, per_type: int = PER_TYPE, ma
                 EpisodeRequest(t, i, 0, (0, "gate", t.id, int(with_skill)), skill_of(t) if with_skill else None)
                 for i, t in enumerate(tasks)
             ]
-            return sampler.play(requests, temperature=1.0)[0]
+            played = sampler.play(requests, temperature=1.0)[0]
+        if broken := [t for t in played if t.failure is not None]:
+            raise backbones.BackboneError(
+                f"{len(broken)} of {len(played)} episodes of env.name={env.name} broke, so the backbone cannot be "
+                f"gated; the first: {broken[0].failure}"
+            )
+        return played
 
     def means(command: str, action: str) -> bool:
         """Whether an action is what the command says, in whatever form the environment takes it."""
