@@ -30,8 +30,9 @@ def parser() -> argparse.ArgumentParser:
 
     generate = commands.add_parser("generate", help="make a catalogue from a seed")
     _about_generated(generate, defaults, knobs)
-    generate.add_argument("--out", type=Path, help="new folder for files in WebShop's own formats; without it the ready "
-                          "catalogue goes into the cache folder")  # fmt: skip
+    generate.add_argument(
+        "--out", type=Path, help="new folder for files in WebShop's formats; without it the cache folder gets a shop"
+    )
 
     verify = commands.add_parser("verify", help="read a catalogue and its goals, and compare with what they must be")
     verify.add_argument("--data", help="folder with WebShop's files; default: a generated catalogue")
@@ -142,8 +143,10 @@ def _verify(options: argparse.Namespace) -> int:
     if wrong:
         print(f"error: {len(wrong)} files are not what they must be", file=sys.stderr)
         return FAILED
-    print(f"{store.folder}: {len(store)} products, {store.manifest['goals']} goals, {store.manifest['left_out']} of them "
-          "left out because their content came before")  # fmt: skip
+    left_out = store.manifest["left_out"]
+    print(
+        f"{store.folder}: {len(store)} products, {store.manifest['goals']} goals ({left_out} repeat another's content)"
+    )
     panels = {name: load_panel(config, name) for name in PANELS}
     assert_disjoint(panels["train"], panels["validation"], panels["test"])
     assert_disjoint(panels["validation"], panels["test"])

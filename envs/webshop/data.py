@@ -18,6 +18,7 @@ from envs.webshop.knobs import knobs_of
 from envs.webshop.library import slots_of
 from envs.webshop.sources import OFFICIAL_SEED, data_version, official_files, store_folder
 from envs.webshop.store import Store, ensure, open_store, write
+from envs.webshop.words import CATEGORIES
 
 
 def store_of(config: EnvConfig) -> Store:
@@ -56,7 +57,7 @@ def _some(goals: Sequence[tuple[int, Goal]], per_type: int, key: str, panel: str
     for number, goal in goals:
         by_type[goal.category][goal.asin].append((digest("panel", goal.content_hash()), number, goal))
     chosen: list[tuple[int, Goal]] = []
-    for kind in sorted(by_type):
+    for kind in sorted(CATEGORIES):
         ranked = [
             (turn, order, number, goal)
             for found in by_type[kind].values()

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.webshop.words import BRANDS, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
+from envs.webshop.words import BRANDS, CATEGORIES, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
 
 SIBLINGS = 5
-MOST_COMBINATIONS = 12  # of option values, per product
+_MOST_VALUES = (4, 3)  # of a product's first and second option, so that it has at most twelve combinations
 FEWEST_PRODUCTS = 25  # one per type
-# Families 0 to 9 of a type, and so on: which panel has the goals about them.
+# Which panel has the goals about a family, by family and type; a small shop has some of each in every category.
 _SHARES = ("train", "test", "train", "train", "validation", "train", "test", "train", "train", "test")
+_TYPES = len(KINDS) // len(CATEGORIES)  # per category
 _CHARACTERS = "0123456789ABCDEFGHJKLMNPQRSTVWXYZ"
 _CHEAPEST, _DEAREST = 4.0, 110.0  # dollars; with a range and a bound above it this stays below 200
 _RANGE = 0.15  # share of products with two prices
@@ -59,9 +60,10 @@ def generate(seed: int, products: int) -> RawCatalogue:
     while len(catalogue.products) < products:
         kind, number = KINDS[family % len(KINDS)], family // len(KINDS)
         rng = random.Random(f"webshop|{seed}|{kind.query}|{number}")
+        share = _SHARES[(number + KINDS.index(kind) % _TYPES) % len(_SHARES)]
         brand = BRANDS[(number * 7 + KINDS.index(kind) * 3 + seed) % len(BRANDS)]
         for item in _siblings(kind, rng)[: products - len(catalogue.products)]:
-            _add(catalogue, kind, brand, item, _SHARES[number % len(_SHARES)], taken, rng)
+            _add(catalogue, kind, brand, item, share, taken, rng)
         family += 1
     random.Random(f"webshop|{seed}|order").shuffle(catalogue.products)
     return catalogue
@@ -72,7 +74,7 @@ def _siblings(kind: Kind, rng: random.Random) -> list[_Item]:
     pool = list(kind.attributes)
     rng.shuffle(pool)
     has, others = pool[:4], pool[4:]
-    options = {name: _values(name, rng) for name in kind.options}
+    options = {name: _values(name, most, rng) for name, most in zip(kind.options, _MOST_VALUES, strict=True)}
     price = min(max(kind.price * rng.lognormvariate(0.0, 0.35), _CHEAPEST), _DEAREST / 2)
     price = round(price) - rng.choice((0.01, 0.05, 0.5))
     first = _Item(tuple(has), options, price)
@@ -90,10 +92,10 @@ def _siblings(kind: Kind, rng: random.Random) -> list[_Item]:
     return siblings
 
 
-def _values(name: str, rng: random.Random) -> tuple[str, ...]:
-    """Two to four values, in the order of the pool."""
+def _values(name: str, most: int, rng: random.Random) -> tuple[str, ...]:
+    """Two values to `most`, in the order of the pool."""
     pool = OPTIONS[name]
-    chosen = rng.sample(range(len(pool)), rng.randint(2, min(4 if len(pool) > 3 else 3, len(pool))))
+    chosen = rng.sample(range(len(pool)), rng.randint(2, min(most, len(pool))))
     return tuple(pool[i] for i in sorted(chosen))
 
 

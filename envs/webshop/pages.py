@@ -18,6 +18,7 @@ from envs.webshop.shop import END, ITEM, RESULTS, SEARCH, Visit
 
 FORMS = ("text", "text_rich")
 SEPARATOR = " [SEP] "
+ORDERED = "Thank you for your order"
 PLAIN, BUTTON, OPTION, PRODUCT = "plain", "button", "option", "product"
 
 
@@ -35,7 +36,7 @@ def parts(visit: Visit, instruction: str) -> list[Part]:
     if visit.page == SEARCH:
         return [Part("WebShop"), Part("Instruction:"), Part(instruction), Part("Search", BUTTON)]
     if visit.page == END:
-        return [Part("Thank you for your order")]
+        return [Part(ORDERED)]
     found = [Part("Instruction:"), Part(instruction), Part("Back to Search", BUTTON)]
     if visit.page == RESULTS:
         found.append(Part(f"Page {visit.number} (Total results: {len(visit.hits)})"))

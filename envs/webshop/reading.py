@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from envs.webshop.pages import SEPARATOR
+from envs.webshop.pages import ORDERED, SEPARATOR
 from envs.webshop.porter import stem
 from envs.webshop.shop import END, ITEM, RESULTS, SEARCH, SUB
 
@@ -70,13 +70,11 @@ class Page:
 def read_page(text: str) -> Page:
     """Raises ValueError for a text that is no page."""
     chosen, found, rich = _parts(text)
-    if not found:
-        raise ValueError("an empty text is no page of the shop")
     if found[0][0] == "WebShop":
         return Page(SEARCH)
+    if found[0][0] == ORDERED:
+        return Page(END)
     if found[0][0] != "Instruction:" or len(found) < 4:
-        if len(found) == 1:
-            return Page(END)
         raise ValueError(f"no page of the shop begins like {text[:80]!r}")
     rest = found[3:]  # after instruction and Back to Search
     head = _PAGE.fullmatch(rest[0][0])
@@ -106,7 +104,7 @@ def _parts(text: str) -> tuple[tuple[str, ...], list[tuple[str, bool]], bool]:
             continue
         button = _BUTTON.fullmatch(line)
         found.append((button[1], True) if button else (line, False))
-    return tuple(chosen), found, True
+    return tuple(chosen), found or [("", False)], True
 
 
 def _results(number: int, total: int, rest: list[str]) -> Page:
