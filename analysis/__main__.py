@@ -1,4 +1,4 @@
-"""`python -m analysis sweep=main_table out=.`: tables from records alone. Runs nothing."""
+"""`python -m analysis sweep=main_table out=.`: tables from records alone; `audit`: of published ones. Runs nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.errors import ConfigError, Problem, suggest
 
 HELP = """\
 python -m analysis sweep=NAME [out=FOLDER]
+python -m analysis audit
 
 Makes the tables of a sweep from its records alone: results/NAME/plan.json and the run directories in runs/.
 Nothing is run, and no model library is imported.
@@ -18,6 +19,8 @@ Nothing is run, and no model library is imported.
   sweep=NAME    the sweep, as in `python -m harness sweep=NAME`
   out=FOLDER    the folder that holds runs/ and results/ (default: the current folder)
   -h, --help    this text
+
+`audit` prints what published tables say about themselves (docs/audit.md), from the reference file alone.
 
 Writes results/NAME/main_table.csv (every cell, one a line), .md and .html, and prints the short form.
 
@@ -53,6 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit status."""
     if any(argument in ("-h", "--help") for argument in arguments):
         print(HELP, end="")
+        return OK
+    if list(arguments) == ["audit"]:
+        from analysis.audit_page import render
+
+        print(render(), end="")
         return OK
     try:
         values = parse(arguments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from analysis import stats
 from analysis.collect import Records
 from analysis.curves import WINDOW
@@ -67,7 +69,7 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "share of steps whose response broke the format. Refused: share of steps whose action the environment did not "
         "accept; malformed ones may be among them.",
         f"Bootstrap: {stats.RESAMPLES} resamples of seeds, then of tasks within their type, the same tasks for all "
-        "seeds; percentiles. p (t): paired t test over seeds; p (Holm): adjusted over all rows and panels of the "
+        "seeds; percentiles, stretched for the number of seeds so that they cover in 95 % of cases. p (t): paired t test over seeds; p (Holm): adjusted over all rows and panels of the "
         "table, micro and macro as families of their own; p exact: all sign assignments of the seeds' differences.",
         _areas(tables),
         f"First and last: mean of training success over the first and the last {WINDOW} steps of a run (they overlap "
@@ -123,9 +125,16 @@ def _attainable(tables: Tables) -> str:
     paired, split = stats.smallest_sign_flip_p(n), stats.smallest_permutation_p(n, n)
     verdict = "can reach 0.05" if paired <= 0.05 else "cannot reach 0.05"
     start = "no permutation test over seeds can reach 0.05: " if min(paired, split) > 0.05 else ""
+    effect = stats.minimum_detectable_effect(1.0, n, paired=True) if n > 1 else math.nan
+    found = (
+        f" A paired t test finds (in four of five cases) differences of at least {effect:.1f} times the standard deviation "
+        f"of the seeds' differences: {3 * effect:.1f} points if that is 3 points."
+        if n > 1
+        else ""
+    )
     return (
         f"With {n} {'seed' if n == 1 else 'seeds'}, {start}the smallest attainable two-sided p is {paired:.3g} when "
-        f"seeds are paired (sign flips, which {verdict}) and {split:.3g} for {n} against {n} unpaired seeds."
+        f"seeds are paired (sign flips, which {verdict}) and {split:.3g} for {n} against {n} unpaired seeds.{found}"
     )
 
 

@@ -70,14 +70,19 @@ def _markdown_text(entry: Text) -> str:
     return f"**{text}**" if entry.strong else text
 
 
+def markdown_block(block: Block) -> list[str]:
+    """Title, caption and table of one block, as paragraphs."""
+    rule = ["---:" if a == RIGHT else ":---" for a in block.alignment]
+    rows = [[_escaped(h) for h in block.header], rule, *([_markdown_text(t) for t in row] for row in block.rows)]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return [f"## {_escaped(block.title)}", *([_escaped(block.caption)] if block.caption else []), table]
+
+
 def markdown(document: Document) -> str:
     """GitHub-flavoured Markdown. Numbers of other people are in italics."""
     parts = [f"# {_escaped(document.title)}", *(f"> {_escaped(line)}" for line in document.lead)]
     for block in document.blocks:
-        rule = ["---:" if a == RIGHT else ":---" for a in block.alignment]
-        rows = [[_escaped(h) for h in block.header], rule, *([_markdown_text(t) for t in row] for row in block.rows)]
-        table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-        parts += [f"## {_escaped(block.title)}", *([_escaped(block.caption)] if block.caption else []), table]
+        parts += markdown_block(block)
     parts.append(f"## {document.sections[0]}")
     parts.append("\n".join(f"- {_escaped(w)}" for w in document.warnings) or document.no_warnings)
     if document.footnotes:
