@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -437,3 +439,14 @@ def test_nouns_are_written_beside_the_files(tmp_path: Path, capsys: pytest.Captu
     assert "items_shuffle_1000.json is missing" in capsys.readouterr().err
     with pytest.raises(ValueError, match="cannot be loaded"):
         nouns.spacy_tagger("no_such_model_anywhere")
+
+
+def test_planning_needs_neither_numpy_nor_a_catalogue() -> None:
+    code = (
+        "import sys; from envs import registry; from envs.interface import EnvConfig\n"
+        "spec = registry.get('webshop')\n"
+        "spec.metadata['panel_identity'](EnvConfig(name='webshop', cache='/nowhere'), 'train')\n"
+        "heavy = {'torch', 'transformers', 'mlflow', 'pandas', 'numpy', 'spacy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
