@@ -40,8 +40,8 @@ def write(out: Path, sweep: str, which: Sequence[str] | str = ALL) -> list[Resul
     which: names of FAMILIES, or "all"
     Returns every figure with its files, and every figure or family that was not drawn with the reason. Figures that an
     earlier call made and this one no longer has reason to draw are removed: they would show other records.
-    Raises ConfigError for an unknown family or if there is no usable plan, harness.files.RecordError if a file cannot be
-    written.
+    Raises ConfigError for an unknown family or if there is no usable plan, and harness.files.RecordError if a file
+    cannot be written.
     """
     names = tuple(FAMILIES) if which == ALL else ((which,) if isinstance(which, str) else tuple(which))
     problems = [

@@ -13,7 +13,7 @@ from analysis.cells import ALL, Cell, Metric
 from analysis.compare import reference_lines
 from analysis.figures.overall import whisker, word
 from analysis.figures.sources import Array, Sources, interval_note
-from analysis.figures.style import INK, SMALL, SOFT, Drawn, finish, grid, per_cent, sheet, slug
+from analysis.figures.style import INK, SMALL, SMALL_DOTS, SOFT, Drawn, finish, grid, per_cent, sheet, slug
 from analysis.plan import Line
 from analysis.text import number
 
@@ -71,10 +71,10 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pan
         per_cent(axes, "x")
     frames[0, 0].set_xlim(-1.08 * reach, 1.08 * reach)
     notes = [
-        "Success minus the base row's on the same seeds and tasks: mean, interval, seeds as circles; beside it the mean "
-        "and seeds used/planned. Filled: the t interval over seeds and the bootstrap over seeds and tasks both exclude "
-        f"zero; open: not both do, or (‡) the prompt differs too. {interval_note(counts, 'Whiskers')} p values, "
-        "adjusted by Holm, stand in the tables.",
+        "Success minus the base row's on the same seeds and tasks: mean, interval, seeds as circles; beside it the "
+        "mean and seeds used/planned. Filled: the t interval over seeds and the bootstrap over seeds and tasks both "
+        f"exclude zero; open: not both do, or (‡) the prompt differs too. {interval_note(counts, 'Whiskers')} "
+        "p values, adjusted by Holm, stand in the tables.",
         "Dashed whiskers: bootstrap over tasks alone, because there is one seed or all seeds differ alike."
         if _dashed(sources, rows, panels)
         else "",
@@ -148,8 +148,7 @@ def _difference(axes: Axes, height: float, cell: Cell | None, points: Array, pla
     fill = INK if cell.significant else "white"
     axes.plot(interval.value, height, marker="D", markersize=5, color=INK, markerfacecolor=fill, zorder=4)
     known = points[np.isfinite(points)]
-    dots = {"linestyle": "", "marker": "o", "markersize": 2.8, "markerfacecolor": "white", "color": SOFT}
-    axes.plot(known, [height + 0.25] * known.size, zorder=3, **dots)
+    axes.plot(known, [height + 0.25] * known.size, zorder=3, **SMALL_DOTS)
     text = f"{number(interval.value, 'points', signed=True)}  {interval.n}/{planned}{' ‡' if cell.note else ''}"
     axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
     return [abs(x) for x in (interval.value, interval.lo, interval.hi, *known.tolist()) if math.isfinite(x)]
@@ -158,7 +157,7 @@ def _difference(axes: Axes, height: float, cell: Cell | None, points: Array, pla
 def _handles() -> list[Any]:
     from matplotlib.lines import Line2D
 
-    shape = {"color": INK, "marker": "D", "markersize": 5, "linewidth": 1.1}
+    shape: dict[str, Any] = {"color": INK, "marker": "D", "markersize": 5, "linewidth": 1.1}
     return [
         Line2D([], [], label="both intervals exclude zero", **shape),
         Line2D([], [], label="not both, or the prompt differs (‡)", markerfacecolor="white", **shape),

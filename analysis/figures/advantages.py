@@ -43,7 +43,8 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pla
     frames = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     runs = {line: sources.runs_of(line) for line in lines}
     size = bands.block_size(run for of_line in runs.values() for run in of_line)
-    counts, zeros = [], []
+    counts: list[int] = []
+    zeros: list[str] = []
     seen: dict[str, Look] = {}
     for index, axes in enumerate(frames.flat):
         if index >= len(lines):
@@ -72,9 +73,9 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pla
         handles.append(bands.left_out_handle())
     blocks = f"{size} training steps" if size > 1 else "one training step"
     notes = [
-        f"Mean absolute value over all response tokens, as it enters the loss ({OUTCOME}, {SKILL}); each point: a run's "
-        f"mean over {blocks}, then the mean over seeds; logarithmic scale, so a band that reaches zero is cut off. "
-        f"{interval_note(counts, 'Bands')}",
+        f"Mean absolute value over all response tokens, as it enters the loss ({OUTCOME}, {SKILL}); each point: a "
+        f"run's mean over {blocks}, then the mean over seeds; logarithmic scale, so a band that reaches zero is cut "
+        f"off. {interval_note(counts, 'Bands')}",
         f"Zero, which this scale cannot show: {listed(dict.fromkeys(zeros))}." if zeros else "",
         f"Rows with the outcome's part alone have no frame: {listed([sources.label(i) for i in plain], 8)}."
         if plain
@@ -85,9 +86,7 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pla
     return finish(figure, sources.title("magnitude of the advantage's parts", setting), notes, name, handles)
 
 
-def _part(
-    sources: Sources, axes: Axes, runs: Sequence[Run], metric: str, size: int, look: Look
-) -> Iterator[str]:
+def _part(sources: Sources, axes: Axes, runs: Sequence[Run], metric: str, size: int, look: Look) -> Iterator[str]:
     """Draws one part; yields where it is zero."""
     made = bands.of_line(runs, metric, lambda run, name: bands.by_steps(run, name, size), share=False)
     if made is not None:

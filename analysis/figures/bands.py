@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def by_cpu(run: Run, name: str, edges: Array) -> tuple[Array, Array]:
     ends, values = run.series(CPU), run.series(name)
     starts = np.concatenate([[0.0], ends[:-1]])
     means = np.full(edges.size - 1, np.nan)
-    for slot, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for slot, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
         share = np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0.0, None)
         used = share > 0
         if high <= ends[-1] * (1 + 1e-12) and used.any():

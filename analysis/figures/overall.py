@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,18 +54,20 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pan
         if number + across >= len(panels):
             axes.set_xlabel("success, mean over tasks (micro), %")
             axes.tick_params(labelbottom=True)
+    kinds = {cell.interval.kind for cell in sources.tables.success.values() if cell.interval is not None}
     evaluation_only = (
-        "Dashed whiskers and ᵉ: evaluation-only, Wilson over the tasks, because there is one seed or all seeds gave one "
-        "value; they say nothing about another seed."
+        "Dashed whiskers and ᵉ: evaluation-only, Wilson over the tasks, because there is one seed or all seeds gave "
+        "one value; they say nothing about another seed."
     )
     notes = [
         f"Bars: mean over seeds; circles: seeds; after the bars: mean ± distance to the farther end of the interval, "
         f"seeds complete/planned, ! for a warning. {interval_note(counts, 'Whiskers')}",
-        evaluation_only,
+        evaluation_only if kinds & set(EVALUATION_ONLY) else "",
         *sources.legend_notes(labels),
         *sources.troubles(lines, [place for i in lines for place in places[i]]),
     ]
-    return finish(figure, sources.title("success on the evaluation panels", setting), notes, name, _handles(sources, lines))
+    title = sources.title("success on the evaluation panels", setting)
+    return finish(figure, title, notes, name, _handles(sources, lines))
 
 
 def _star_place(places: Sequence[str], skills: str) -> str:
@@ -111,14 +113,21 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
     return counts
 
 
-_DOTS = {"linestyle": "", "marker": "o", "markersize": 3, "markerfacecolor": "white", "color": INK, "zorder": 4}
+_DOTS: dict[str, Any] = {
+    "linestyle": "",
+    "marker": "o",
+    "markersize": 3,
+    "markerfacecolor": "white",
+    "color": INK,
+    "zorder": 4,
+}
 
 
 def word(axes: Axes, height: float, text: str, middle: bool = False) -> None:
     """Words where there is no number, at the left or in the middle of a row."""
     x = 0.5 if middle else 0.01
     align = "center" if middle else "left"
-    place = {"transform": axes.get_yaxis_transform(), "va": "center", "ha": align}
+    place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "ha": align}
     axes.text(x, height, text, fontsize=SMALL, color=INK, style="italic", **place)
 
 
@@ -147,13 +156,13 @@ def _colors() -> dict[str, tuple[str, str]]:
     return {"baseline": ("#bdbdbd", ""), "control": (found[5].color, "////"), "method": (found[1].color, "")}
 
 
-def _handles(sources: Sources, lines: Sequence[int]) -> list[object]:
+def _handles(sources: Sources, lines: Sequence[int]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     colors = _colors()
     kinds = [kind for kind in colors if any(sources.records.lines[i].kind == kind for i in lines)]
-    handles: list[object] = [
+    handles: list[Any] = [
         Patch(facecolor=colors[kind][0], hatch=colors[kind][1], edgecolor=INK, linewidth=0.5, label=kind)
         for kind in kinds
     ]

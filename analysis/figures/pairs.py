@@ -55,8 +55,9 @@ class Search:
             for kind, key in (("two rollouts of one policy", _group), ("one run at two training steps", _only_task)):
                 found = min(_contrasts(items, key), key=_preference, default=None)
                 if found is not None:
-                    titles = [f"{self._name(cell)}, training step {i.get('step')}, sample {i.get('sample')}" for i in found]
-                    return Pair(found, (titles[0], titles[1]), kind, tuple(self.broken))
+                    first, second = (f"training step {i.get('step')}, sample {i.get('sample')}" for i in found)
+                    who = self._name(cell)
+                    return Pair(found, (f"{who}, {first}", f"{who}, {second}"), kind, tuple(self.broken))
         return None
 
     def rows(self) -> Pair | None:
@@ -82,7 +83,8 @@ class Search:
                     rank = (bool(item.get("success")) == bool(other.get("success")), _preference((other, item)))
                     if best is None or rank < best[0]:
                         titles = (f"{self._name(mine)}, evaluation", f"{self._name(cell)}, evaluation")
-                        best = (rank, Pair((other, item), titles, f"two rows on one task of the panel {item.get('panel')}"))
+                        kind = f"two rows on one task of the panel {item.get('panel')}"
+                        best = (rank, Pair((other, item), titles, kind))
                 if best is not None and not best[0][0]:
                     break
         return None if best is None else Pair(best[1].items, best[1].titles, best[1].kind, tuple(self.broken))

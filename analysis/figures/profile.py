@@ -87,9 +87,7 @@ def _panels(sources: Sources, lines: Sequence[int]) -> list[dict[str, str]]:
     return [panels for panels in (plain, far) if panels]
 
 
-def _rows(
-    sources: Sources, lines: Sequence[int], panels: dict[str, str]
-) -> tuple[list[Scores], list[str]]:
+def _rows(sources: Sources, lines: Sequence[int], panels: dict[str, str]) -> tuple[list[Scores], list[str]]:
     """Rows that can be shown, and why others are not. A row that is evaluated without skills is taken so."""
     of_row: dict[str, dict[str, int]] = {}
     for line in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ def draw(sources: Sources) -> Iterator[Drawn]:
         name = slug("retirement", *sources.about(first))
         taught = [i for i in lines if sources.tables.retired.get(i)]
         if not taught:
-            yield Drawn(name, None, "no run of this setting has a teacher of other weights, or says that it retired one")
+            yield Drawn(name, None, "no run of this setting has a teacher of other weights or says that it retired one")
             continue
         groups = [taught[i : i + TOGETHER] for i in range(0, len(taught), TOGETHER)]
         for number, group in enumerate(groups, 1):
@@ -43,10 +44,10 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int]) -> Dr
     for column, line in enumerate(lines):
         runs = {run.cell: run for run in sources.runs_of(line)}
         retired = sources.tables.retired[line]
-        _windows(frames[:, column], list(runs.values()))
+        _windows(list(frames[:, column]), list(runs.values()))
         for row in retired:
             if row.cell in runs:
-                _run(frames[:, column], runs[row.cell], row, look[row.seed])
+                _run(list(frames[:, column]), runs[row.cell], row, look[row.seed])
         _when(frames[0, column], retired, look)
         frames[0, column].set_title(sources.label(line))
         frames[-1, column].set_xlabel("training steps")
@@ -60,10 +61,10 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int]) -> Dr
     frames[1, 0].set_ylim(0, 1)
     frames[2, 0].set_ylim(bottom=0)
     notes = [
-        "One colour, line style and marker per seed; nothing is averaged. K: mean gap between the policy and its teacher "
-        "over the scored tokens; faint: of every step, bars: mean of a window, where the run records windows (shaded in "
-        "turn). Success: of the policy on the validation panel; horizontal: its teacher's, with skills. Vertical, with "
-        "▼: the last step with the teacher.",
+        "One colour, line style and marker per seed; nothing is averaged. K: mean gap between the policy and its "
+        "teacher over the scored tokens; faint: of every step, bars: mean of a window, where the run records windows "
+        "(shaded in turn). Success: of the policy on the validation panel; horizontal: its teacher's, with skills. "
+        "Vertical, with ▼: the last step with the teacher.",
         _missing(sources, lines),
         *sources.troubles(lines, [PLACE]),
     ]
@@ -77,7 +78,7 @@ def _windows(column: Sequence[Axes], runs: Sequence[Run]) -> None:
         metric = WINDOW_GAP if run.has(WINDOW_GAP) else VALIDATION
         ends.update(run.steps[np.isfinite(run.series(metric))].tolist())
     bounds = [0, *sorted(ends)]
-    for low, high in list(zip(bounds[:-1], bounds[1:], strict=True))[::2]:
+    for low, high in list(itertools.pairwise(bounds))[::2]:
         for axes in column:
             axes.axvspan(low + 0.5, high + 0.5, color="#f0f0f0", linewidth=0, zorder=0)
 

@@ -34,8 +34,14 @@ def draw(sources: Sources) -> Iterator[Drawn]:
     if not several:
         yield Drawn(family, None, "no row is planned on more than one fraction of the training tasks")
     for key, rows in several.items():
-        parts = [key[0], *(part for part, name in zip(key[1:], ("backbone", "scale", "protocol"), strict=True)
-                           if name in sources.records.varying)]
+        parts = [
+            key[0],
+            *(
+                part
+                for part, name in zip(key[1:], ("backbone", "scale", "protocol"), strict=True)
+                if name in sources.records.varying
+            ),
+        ]
         name = slug(family, *parts)
         usable = {line for line, _ in sources.measurements.found}
         if not any(line in usable for curve in rows.values() for line in curve.values()):

@@ -13,7 +13,20 @@ from analysis import stats
 from analysis.evaluations import refused
 from analysis.figures.overall import whisker, word
 from analysis.figures.sources import Array, Sources, interval_note
-from analysis.figures.style import INK, SMALL, SOFT, Drawn, finish, grid, looks, per_cent, sheet, slug, spread
+from analysis.figures.style import (
+    INK,
+    SMALL,
+    SMALL_DOTS,
+    SOFT,
+    Drawn,
+    finish,
+    grid,
+    looks,
+    per_cent,
+    sheet,
+    slug,
+    spread,
+)
 from analysis.text import number
 
 if TYPE_CHECKING:
@@ -72,7 +85,8 @@ def gaps(sources: Sources, line: int) -> Iterator[Gap]:
         ]
         seeds = [s for s in sorted(values[0]) if s in values[1] and np.isfinite([values[0][s], values[1][s]]).all()]
         why = "" if seeds else "no seed with both"
-        yield Gap(line, skills, *(np.array([v[s] for s in seeds]) for v in values), why)
+        seen, unseen = (np.array([by_seed[s] for s in seeds]) for by_seed in values)
+        yield Gap(line, skills, seen, unseen, why)
 
 
 def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], rows: Sequence[Gap]) -> Drawn:
@@ -97,10 +111,11 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], row
         grid(axes, "x")
         per_cent(axes, "x")
         axes.tick_params(axis="y", length=0)
+    counts = [row.seen.size for row in rows]
     notes = [
-        f"Left: each line is one seed's checkpoint on {SEEN} (filled) and {UNSEEN} (open) tasks. Right: the gap, paired "
-        "by seed: mean, interval, seeds as circles; after it the mean and seeds used/planned. The two panels hold "
-        f"different tasks, so nothing is paired by task. {interval_note([row.seen.size for row in rows], 'Whiskers')}",
+        f"Left: each line is one seed's checkpoint on {SEEN} (filled) and {UNSEEN} (open) tasks. Right: the gap, "
+        "paired by seed: mean, interval, seeds as circles; after it the mean and seeds used/planned. The two panels "
+        f"hold different tasks, so nothing is paired by task. {interval_note(counts, 'Whiskers')}",
         *sources.legend_notes(labels),
         *sources.troubles(lines, [f"{p}/{row.skills}" for p in (SEEN, UNSEEN) for row in rows]),
     ]
@@ -131,8 +146,7 @@ def _gap(axes: Axes, height: float, row: Gap, planned: int) -> None:
     whisker(axes, height, interval)
     axes.plot(interval.value, height, marker="D", markersize=4.5, color=INK, zorder=4)
     points = row.seen - row.unseen
-    dots = {"linestyle": "", "marker": "o", "markersize": 2.8, "markerfacecolor": "white", "color": SOFT}
-    axes.plot(points, [height + 0.25] * points.size, zorder=3, **dots)
+    axes.plot(points, [height + 0.25] * points.size, zorder=3, **SMALL_DOTS)
     text = f"{number(interval.value, 'points', signed=True)}  {points.size}/{planned}"
     axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
 

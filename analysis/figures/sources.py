@@ -17,7 +17,7 @@ from analysis.collect import Records, collect
 from analysis.curves import PLACE
 from analysis.evaluations import Measurements, refused
 from analysis.footnotes import CANCELS, CANCELS_TEXT
-from analysis.notes import scales, title
+from analysis.notes import title
 from analysis.plan import Line, load_plan
 from analysis.tables import make_tables
 from analysis.tableset import Tables, starred
@@ -183,7 +183,7 @@ def _short(messages: Sequence[str], limit: int = 4, letters: int = 220) -> list[
 
 
 def interval_note(counts: Iterable[int], what: str) -> str:
-    """What an interval over so few seeds rests on. counts: seeds behind the numbers shown; what: `Whiskers`, `Bands`."""
+    """What an interval over so few seeds rests on. counts: seeds behind each number; what: `Whiskers`, `Bands`."""
     known = sorted({n for n in counts if n})
     if not known:
         return "No complete run is behind this figure."
@@ -197,14 +197,10 @@ def interval_note(counts: Iterable[int], what: str) -> str:
     paired, unpaired = stats.smallest_sign_flip_p(n), stats.smallest_permutation_p(n, n)
     if min(paired, unpaired) > 0.05:
         text += (
-            f" {n} seeds estimate the spread poorly, and no permutation test over them can reach p\u00a0=\u00a00.05 (smallest: "
-            f"{paired:.3g} paired, {unpaired:.3g} unpaired)."
+            f" {n} seeds estimate the spread poorly, and no permutation test over them can reach p\u00a0=\u00a00.05 "
+            f"(smallest: {paired:.3g} paired, {unpaired:.3g} unpaired)."
         )
     return text
-
-
-def scale_text(records: Records) -> str:
-    return ", ".join(scales(records))
 
 
 def _read(path: Path) -> tuple[NDArray[np.int64], Array]:

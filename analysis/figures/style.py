@@ -1,7 +1,7 @@
 """How figures look, and how they are saved so that the same records give the same bytes.
 
-Colours are seaborn's palette for colour-blind readers, less its pale ones; whatever colour tells, a marker, a line style,
-a hatch or a word tells as well. Sizes are those of a page: 7 inches wide, no letter smaller than 6.5 points.
+Colours are seaborn's palette for colour-blind readers, less its pale ones; whatever colour tells, a marker, a line
+style, a hatch or a word tells as well. Sizes are those of a page: 7 inches wide, no letter smaller than 6.5 points.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from harness.files import atomic_write
 
@@ -25,6 +25,10 @@ DPI = 200
 SMALL, MIDDLE, LARGE = 6.5, 7.5, 9.0  # points
 LETTERS_PER_INCH = 20.5  # of the footer's font, on average
 INK, SOFT, FAINT = "#262626", "#6b6b6b", "#d0d0d0"
+SMALL_DOTS: dict[str, Any] = {  # seeds beside a mean
+    **{"linestyle": "", "marker": "o", "markersize": 2.8, "markerfacecolor": "white"},
+    "color": SOFT,
+}
 # Fixed metadata: no dates, no versions of programs.
 METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
@@ -134,7 +138,7 @@ def finish(
     top = 1 + (0.08 + 0.165 * -(-len(handles) // columns)) * inch
     if handles:
         # Anchored by the figure's transform, not by its box: saving with a tight box moves that one.
-        place = {"bbox_to_anchor": (0.0, 1.0), "bbox_transform": figure.transFigure}
+        place: dict[str, Any] = {"bbox_to_anchor": (0.0, 1.0), "bbox_transform": figure.transFigure}
         figure.legend(handles=handles, loc="lower left", ncols=min(columns, len(handles)), borderaxespad=0, **place)
     figure.text(0.01, top + (0.05 + 0.14 * len(below)) * inch, head, va="bottom", fontsize=LARGE, weight="bold")
     figure.text(0.01, top, "\n".join(below), va="bottom", fontsize=MIDDLE, color="#404040")
@@ -146,6 +150,8 @@ def finish(
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
     """The figure in every format. Raises harness.files.RecordError."""
     folder.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # everything has its place now: once for all formats
     paths = []
     for ending in ENDINGS:
         content = io.BytesIO()
@@ -156,7 +162,7 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def grid(axes: Axes, axis: str = "y") -> None:
+def grid(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
     """Thin lines behind the data."""
     axes.grid(True, axis=axis, color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)

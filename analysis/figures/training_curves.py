@@ -66,9 +66,9 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int], silen
         handles.append(bands.left_out_handle())
     blocks = f"{size} training steps" if size > 1 else "one training step"
     notes = [
-        f"Rollouts on training tasks at the training temperature, no evaluation. Each point: a run's mean over {blocks} "
-        "(left) or over a slice of CPU time in which each step weighs what it cost (right, up to what every run of the "
-        f"row paid), then the mean over seeds. {interval_note(counts, 'Bands')}",
+        f"Rollouts on training tasks at the training temperature, no evaluation. Each point: a run's mean over "
+        f"{blocks} (left) or over a slice of CPU time in which each step weighs what it cost (right, up to what every "
+        f"run of the row paid), then the mean over seeds. {interval_note(counts, 'Bands')}",
         bands.left_out_note(sources, every),
         f"Nothing recorded of training yet: {', '.join(sources.label(i) for i in silent)}." if silent else "",
         *sources.troubles([*lines, *silent], [PLACE]),

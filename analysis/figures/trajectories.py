@@ -93,7 +93,9 @@ def _figure(sources: Sources, name: str, pair: Pair) -> Drawn:
 
 def _notes(pair: Pair, scale: float) -> list[str]:
     turns = [turn for item in pair.items for turn in item["turns"]]
-    told = "Bold: the action of a step; after →: what the environment said to it, shortened; boxed: the skill of the step."
+    skills = any(turn.get("skill") for turn in turns)
+    boxed = "; boxed: the skill of the step" if skills else ""
+    told = f"Bold: the action of a step; after →: what the environment said to it, shortened{boxed}."
     if scale > 0:
         told += (
             " Token colours: the weighted skill term of the token's advantage, blue for more, red and a dashed box for "
@@ -103,7 +105,7 @@ def _notes(pair: Pair, scale: float) -> list[str]:
     missing = []
     if scale == 0:
         missing.append("skill advantages of tokens (turns need “tokens” and “skill_advantage”)")
-    if not any(turn.get("skill") for turn in turns):
+    if not skills:
         missing.append("skills of single steps (turns need “skill”)")
     notes = [told, f"Not in these records, so not shown: {'; '.join(missing)}." if missing else ""]
     return [*notes, f"Warnings: {'; '.join(pair.broken)}." if pair.broken else ""]
