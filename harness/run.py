@@ -122,7 +122,7 @@ class _Session:
         """Play the validation panel with the teacher's weights and skills, before the first training step."""
         result, panel = self._validation(trainer.teacher.network(), self._skill_of())
         trainer.method.teacher_measured(result)
-        self.run.spool.event("teacher_measured", **asdict(result), panel_hash=panel.hash)
+        self._say_once("teacher_measured", **asdict(result), panel_hash=panel.hash)
 
     def _validation(self, network: Network, skill_of: SkillOf | None) -> tuple[Validation, Panel]:
         """One episode of each task of the validation panel. Draws from streams of its own, so training is the same
@@ -150,7 +150,7 @@ class _Session:
         return Sampler(network, parts.chat, parts.pool, parts.prompter, rollout_settings(self.config))
 
     def _say_once(self, name: str, **data: object) -> None:
-        """An event that is recorded once, unless what it was about was undone."""
+        """An event that is recorded once, unless what it was about was undone. Doing it again gives the same."""
         if not any(e["kind"] == "event" and e["name"] == name and not e.get("rewound") for e in self.run.spool.read()):
             self.run.spool.event(name, **data)
 
