@@ -191,9 +191,8 @@ def main() -> None:
         action = scripts[tasks[0].id][0]
         weight = memory_of_an_object(lambda: WebshopEnvironment(store_of(config), 30), tasks[0], action)
         process = memory_of_a_process(config, tasks[0], action)
-    print(
-        f"{len(tasks)} episodes, {sum(map(len, scripts.values()))} steps, {options.products} products, CPU ms, one core"
-    )
+    steps = sum(map(len, scripts.values()))
+    print(f"{len(tasks)} episodes, {steps} steps, {options.products} products; CPU ms")
     print(f"{'':34}{'step':>8}{'reset':>8}{'steps/s':>9}{'faster':>8}")
     for name, found in (
         ("pages as HTML, search by scanning", rendered),
@@ -202,9 +201,7 @@ def main() -> None:
         ("this engine, text_rich", rich),
     ):
         print(f"{name:34}{found.step:8.3f}{found.reset:8.3f}{1e3 / found.step:9.0f}{rendered.step / found.step:7.1f}x")
-    print(
-        f"one more environment: {weight / 1024:.1f} KiB in the process, {process / 2**20:.0f} MiB as a process of its own"
-    )
+    print(f"one more environment: {weight / 1024:.1f} KiB here, {process / 2**20:.0f} MiB as a process of its own")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,12 @@ def test_everything_right_is_exactly_one() -> None:
         ({"attributes": ()}, {}, {"color": "red", "size": "large"}, 3 / 4),
         ({}, {"options": ()}, {"color": "red"}, 1.0),
         ({}, {"attributes": ("silk", "linen", "machine wash")}, {"color": "red", "size": "large"}, 4 / 6),
-        ({"query": "x", "type_path": ("y",), "nouns": ("shirt",)}, {"nouns": ("shirt", *"abcd")}, {"color": "red"}, 3 / 8),
+        (
+            {"query": "x", "type_path": ("y",), "nouns": ("shirt",)},
+            {"nouns": ("shirt", *"abcd")},
+            {"color": "red"},
+            3 / 8,
+        ),
         ({"nouns": ("lamp",)}, {}, {"color": "red", "size": "large"}, 0.0),
         ({"price": 99.0, "attributes": ()}, {}, {}, 0.0),
     ],

@@ -73,7 +73,20 @@ def test_long_words_are_cut_where_lucene_cuts_them() -> None:
 
 @pytest.mark.parametrize(
     ("length", "stored"),
-    [(0, 0), (1, 1), (39, 39), (40, 40), (41, 40), (42, 42), (57, 56), (63, 60), (100, 96), (129, 128), (1000, 984), (2000, 1944)],
+    [
+        (0, 0),
+        (1, 1),
+        (39, 39),
+        (40, 40),
+        (41, 40),
+        (42, 42),
+        (57, 56),
+        (63, 60),
+        (100, 96),
+        (129, 128),
+        (1000, 984),
+        (2000, 1944),
+    ],
 )
 def test_lengths_are_rounded_to_one_byte(length: int, stored: int) -> None:
     assert bm25.byte_length(length) == stored
