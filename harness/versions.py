@@ -35,10 +35,6 @@ def versions(config: RunConfig) -> dict[str, int | str | None]:
     if config.method.skill.source == "library":
         found["selection"] = SELECTION_VERSION
         found["env.library"] = spec.library(config.env).digest if spec.library is not None else None
-    if config.method.skill.source == "library":
-        from methods.skills.library import SELECTION_VERSION
-
-        found["selection"] = SELECTION_VERSION
     if config.method.skill.source == "own_trajectory":
         found["analyzer"] = analyzer.identity(config.analyzer)
     return found

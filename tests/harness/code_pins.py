@@ -43,19 +43,26 @@ def _in(folder: str, names: str) -> tuple[str, ...]:
 
 _WORLDS = _in("envs/alfworld", "worlds facts data/facts.json")
 _RULES = _in("envs/alfworld", "hindsight library tracker expert")
+_BASE = _in("methods", "grpo gigpo signal")
+_TEACHER = (*_BASE, *_in("methods", "teacher schedule"))
+_AUXILIARY = (*_TEACHER, *_in("methods", "auxiliary"))
 
 PINNED = (
     Pinned(
         "harness.training:ENGINE_VERSION",
         (
-            *_in("harness/training", "batch chat forward loop losses network rollout scoring streams update"),
+            *_in("harness/training", "batch chat forward generation loop losses network rollout scoring streams"),
+            *_in("harness/training", "teachers truncation update"),
             *_in("harness", "run evaluation"),
             *_in("envs", "panels pool"),
         ),
     ),
     Pinned("harness.backbones:WARMSTART_VERSION", _in("harness/backbones", "warmstart tokenizer")),
     Pinned("harness.backbones.fitness:GATE_VERSION", _in("harness/backbones", "gate")),
-    Pinned("envs.alfworld.worlds:GENERATOR_VERSION", (*_WORLDS, *_in("envs/alfworld", "generated manifest"))),
+    Pinned(
+        "envs.alfworld.worlds:GENERATOR_VERSION",
+        (*_WORLDS, *_in("envs/alfworld", "generated manifest validation")),
+    ),
     Pinned(
         "envs.alfworld.demos:DEMONSTRATIONS_VERSION",
         (*_in("envs/alfworld", "demos native prompts lexicon"), *_RULES, *_WORLDS),
@@ -72,20 +79,31 @@ PINNED = (
     Pinned("methods.skills.analyzer:ANSWERS_VERSION", _in("methods/skills/analyzers", "answer")),
     Pinned("methods.skills.analyzers.prompt:PROMPT_VERSION", _in("methods/skills/analyzers", "prompt")),
     Pinned("methods.vanilla:SPEC.version", _in("methods", "vanilla")),
-    Pinned("methods.grpo:SPEC.version", _in("methods", "grpo")),
-    Pinned("methods.opid:SPEC.version", _in("methods", "opid grpo schedule skills/routing")),
+    Pinned("methods.grpo:SPEC.version", _BASE),
+    Pinned("methods.gigpo:SPEC.version", _BASE),
+    Pinned("methods.skill_grpo:SPEC.version", (*_BASE, *_in("methods", "skill_grpo"))),
+    Pinned("methods.rlsd:SPEC.version", (*_TEACHER, *_in("methods", "rlsd"))),
+    Pinned("methods.opid:SPEC.version", (*_BASE, *_in("methods", "opid schedule skills/routing"))),
+    Pinned("methods.opsd:SPEC.version", (*_AUXILIARY, *_in("methods", "opsd"))),
+    Pinned("methods.opsd:SPEC_RELEASED.version", (*_AUXILIARY, *_in("methods", "opsd"))),
+    Pinned("methods.grpo_opsd:SPEC.version", (*_AUXILIARY, *_in("methods", "grpo_opsd"))),
+    Pinned("methods.grpo_opsd:SPEC_RELEASED.version", (*_AUXILIARY, *_in("methods", "grpo_opsd"))),
+    Pinned("methods.skill_sd:SPEC.version", (*_AUXILIARY, *_in("methods", "skill_sd"))),
+    Pinned("methods.sdar:SPEC.version", (*_AUXILIARY, *_in("methods", "sdar"))),
+    Pinned("methods.sdar:SPEC_ENTROPY.version", (*_AUXILIARY, *_in("methods", "sdar"))),
+    Pinned("methods.opd:SPEC.version", (*_AUXILIARY, *_in("methods", "opd"))),
+    Pinned("methods.opd:SPEC_GRPO.version", (*_AUXILIARY, *_in("methods", "opd"))),
+    Pinned("methods.retire_opd:SPEC.version", (*_AUXILIARY, *_in("methods", "opd retire_opd"))),
 )
 
 # Files of the same folders that no number depends on.
 FREE = (
-    *_in("harness/training", "__init__ checkpoint trajectories"),  # versions; records, checked by tests of resuming
+    *_in("harness/training", "__init__ checkpoint metrics trajectories"),  # versions; records (tests of resuming)
     *_in("harness/backbones", "__init__ __main__ content fitness"),  # where weights lie; the weights have digests
     *_in("envs/alfworld", "__init__ __main__ spec"),  # commands, registration
     *_in("envs/alfworld", "skills"),  # the library's texts have a digest of their own
     *_in("envs/alfworld", "official fetch"),  # panels of the user's data are hashed by content
-    *_in(
-        "methods", "__init__ __main__ interface names registry validation faithful skills/__init__"
-    ),  # what may be run
+    *_in("methods", "__init__ __main__ interface registry validation faithful skills/__init__"),  # what may be run
     *_in(
         "methods/skills/analyzers",
         "__init__ background cache endpoint failures ledger policy recording remote replay settings",
