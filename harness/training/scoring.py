@@ -3,6 +3,10 @@
 A teacher scores the very tokens that were sampled; only the prompt in front of them differs. In a growing context an
 episode skill changes the opening and gives one row for all its steps; a step skill changes one message, so its row is
 the episode cut at that step. With rebuilt prompts every step is a row of its own.
+
+Rows of step skills repeat what stands before their step. Reading that once and keeping it in a key-value cache was
+measured on the small models: 0.12 instead of 0.145 CPU seconds for 137 rows, 3 % of a training step, against log-probs
+that differ in the last bits. Not worth a second way of computing the same.
 """
 
 from __future__ import annotations
