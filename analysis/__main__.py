@@ -22,7 +22,7 @@ Nothing is run, and no model library is imported.
 
 `audit` prints what published tables say about themselves (docs/audit.md), from the reference file alone.
 
-Writes results/NAME/main_table.csv (every cell, one a line), .md and .html, and prints the short form.
+Writes results/NAME/main_table.csv (every cell, one a line), .md, .html and .tex, and prints the short form.
 
 Exit status: 0 every planned run is complete; 3 some are missing or failed (the table says which);
 2 the command cannot be carried out as given (nothing was written).
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"error: {problem}", file=sys.stderr)
         return BAD
     print(written["text"])
-    for path in (written["csv"], written["md"], written["html"]):
+    for path in (written["csv"], written["md"], written["html"], written["tex"]):
         print(path)
     return INCOMPLETE if written["incomplete"] else OK
 

@@ -69,8 +69,9 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "share of steps whose response broke the format. Refused: share of steps whose action the environment did not "
         "accept; malformed ones may be among them.",
         f"Bootstrap: {stats.RESAMPLES} resamples of seeds, then of tasks within their type, the same tasks for all "
-        "seeds; percentiles, stretched for the number of seeds so that they cover in 95 % of cases. p (t): paired t test over seeds; p (Holm): adjusted over all rows and panels of the "
-        "table, micro and macro as families of their own; p exact: all sign assignments of the seeds' differences.",
+        "seeds; percentiles, stretched for the number of seeds so that they cover in 95 % of cases. p (t): paired t "
+        "test over seeds; p (Holm): adjusted over all rows and panels of the table, micro and macro as families of "
+        "their own; p exact: all sign assignments of the seeds' differences.",
         _areas(tables),
         f"First and last: mean of training success over the first and the last {WINDOW} steps of a run (they overlap "
         f"in runs of fewer than {2 * WINDOW} steps). Training rollouts are sampled at the training temperature on "
@@ -127,8 +128,8 @@ def _attainable(tables: Tables) -> str:
     start = "no permutation test over seeds can reach 0.05: " if min(paired, split) > 0.05 else ""
     effect = stats.minimum_detectable_effect(1.0, n, paired=True) if n > 1 else math.nan
     found = (
-        f" A paired t test finds (in four of five cases) differences of at least {effect:.1f} times the standard deviation "
-        f"of the seeds' differences: {3 * effect:.1f} points if that is 3 points."
+        f" A paired t test finds, in four of five cases, differences of at least {effect:.1f} times the standard "
+        f"deviation of the seeds' differences: {3 * effect:.1f} points if that is 3 points."
         if n > 1
         else ""
     )

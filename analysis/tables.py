@@ -12,6 +12,7 @@ from analysis.costs import cost_cells
 from analysis.curves import budgets, curves, learning_cells
 from analysis.evaluations import Measurements, success_cells
 from analysis.footnotes import footnotes
+from analysis.latex import latex
 from analysis.notes import lead, notes, scales, title
 from analysis.page import html
 from analysis.plan import Line
@@ -33,26 +34,29 @@ class Written(TypedDict):
     csv: Path
     md: Path
     html: Path
+    tex: Path
     text: str
     incomplete: int
 
 
 def write_main_table(out: Path, sweep: str) -> Written:
-    """Write <out>/results/<sweep>/main_table.{csv,md,html} from plan.json and the run directories.
+    """Write <out>/results/<sweep>/main_table.{csv,md,html,tex} from plan.json and the run directories.
 
     Raises ConfigError if there is no usable plan and harness.files.RecordError if a file cannot be written.
     """
     tables = make_tables(collect(out, sweep))
     page = document(tables)
     folder = out / "results" / sweep
-    paths = {ending: folder / f"{NAME}.{ending}" for ending in ("csv", "md", "html")}
-    for ending, text in (("csv", csv_text(tables)), ("md", markdown(page)), ("html", html(page))):
+    paths = {ending: folder / f"{NAME}.{ending}" for ending in ("csv", "md", "html", "tex")}
+    made = {"csv": csv_text(tables), "md": markdown(page), "html": html(page), "tex": latex(page, sweep)}
+    for ending, text in made.items():
         atomic_write(paths[ending], text.encode())
     incomplete = int((~tables.records.cells["complete"]).sum())
     return {
         "csv": paths["csv"],
         "md": paths["md"],
         "html": paths["html"],
+        "tex": paths["tex"],
         "text": plain(terminal(tables)),
         "incomplete": incomplete,
     }
