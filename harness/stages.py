@@ -104,19 +104,24 @@ def with_teachers(cells: Sequence[Cell], stages: Mapping[str, Cell]) -> list[Cel
 
 
 class _Identities:
-    """Identities of task panels and initial policies, each asked for once."""
+    """Identities of task panels and initial policies, and versions of code, each asked for once."""
 
     def __init__(self) -> None:
         self._panels: dict[tuple[str, str], str] = {}
         self._backbones: dict[tuple[str, str], str] = {}
+        self._versions: dict[str, Mapping[str, Any]] = {}
 
     def fingerprint(self, config: RunConfig) -> str:
         env = repr(config.env)
         key = (repr(config.backbone), env)
         if key not in self._backbones:
             self._backbones[key] = registry.backbone_identity(config.backbone, config.env)
+        method = config.method
+        code = repr((method.name, method.skill, config.analyzer, config.env))  # all that decides which code is used
+        if code not in self._versions:
+            self._versions[code] = versions(config)
         panels = {name: self._panel(config, env, name) for name in used_panels(config)}
-        return fingerprint(config, versions(config), self._backbones[key], panels)
+        return fingerprint(config, self._versions[code], self._backbones[key], panels)
 
     def _panel(self, config: RunConfig, env: str, panel: str) -> str:
         if (env, panel) not in self._panels:

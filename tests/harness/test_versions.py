@@ -67,11 +67,6 @@ def test_versions_of_what_a_run_uses() -> None:
     assert all(isinstance(v, int) for v in versions(config("own_trajectory")).values())
 
 
-def test_the_selection_of_skills_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("methods.skills.library.SELECTION_VERSION", 99)
-    assert versions(config("library"))["selection"] == 99
-
-
 @pytest.mark.parametrize("name", ["engine", "method", "env.play", "env.prompts", "env.rules", "injection", "analyzer"])
 def test_each_version_is_read_from_its_constant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = versions(config("own_trajectory"))
