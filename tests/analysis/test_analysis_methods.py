@@ -152,6 +152,17 @@ def test_deviations_of_every_method_are_footnotes(sweep: Any) -> None:
     assert "## Footnotes" in markdown(page) and '<ul class="feet">' in html(page)
 
 
+def test_what_several_methods_share_is_told_once(teachers: Any) -> None:
+    lines = collect(teachers.out, teachers.name).lines
+    shared = set(registry.get("grpo").deviations) & set(registry.get("retire_opd").deviations)
+    assert shared
+    found = feet.footnotes(lines)
+    text = next(t for t in found.texts if "retire_opd (" in t)
+    for deviation in shared:
+        assert sum(deviation.paper in t and deviation.ours in t for t in found.texts) == 1
+        assert deviation.topic in text.partition("As in [a]: ")[2]
+
+
 def test_a_teacher_that_cancels_is_marked_everywhere(teachers: Any) -> None:
     teachers.rows = [{**row, "teacher_cancels": row["id"] == "skill_grpo"} for row in teachers.rows]
     teachers.write_plan()
