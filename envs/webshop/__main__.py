@@ -110,7 +110,8 @@ def _generate(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from envs.webshop import store as stores
-    from envs.webshop.data import read_json, store_of
+    from envs.webshop.data import store_of
+    from envs.webshop.jsonfiles import read_json
     from envs.webshop.sources import file_sha256, official_files
     from envs.webshop.spec import PANELS, load_panel
 
@@ -159,11 +160,11 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _say_counts(config: EnvConfig) -> None:
-    from envs.webshop.data import read_json
+    from envs.webshop.jsonfiles import read_array, read_json
     from envs.webshop.sources import official_files
 
     files = official_files(config)
-    counts = {f"products of {files['product_file'].name}": len(read_json(files["product_file"]))}
+    counts = {f"products of {files['product_file'].name}": sum(1 for _ in read_array(files["product_file"]))}
     if "human_file" in files:
         entries = read_json(files["human_file"])
         counts[f"sentences of {files['human_file'].name}"] = sum(len(found) for found in entries.values())
@@ -194,7 +195,7 @@ def _fetch(options: argparse.Namespace) -> int:
 
 
 def _nouns(options: argparse.Namespace) -> int:
-    from envs.webshop.data import read_json
+    from envs.webshop.jsonfiles import read_array
     from envs.webshop.nouns import spacy_tagger, write_nouns
     from envs.webshop.sources import NOUN_FILE
 
@@ -202,7 +203,7 @@ def _nouns(options: argparse.Namespace) -> int:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; `python -m envs.webshop fetch` gets it")
     target = options.data / NOUN_FILE
-    count = write_nouns(read_json(path), spacy_tagger(options.model), target)
+    count = write_nouns(read_array(path), spacy_tagger(options.model), target)
     print(f"{target}: nouns of {count} titles")
     return OK
 

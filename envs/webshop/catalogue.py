@@ -19,6 +19,7 @@ from typing import Any
 NO_ATTRIBUTE = "DUMMY_ATTR"  # the attribute list of a product that has none, as in WebShop
 DEFAULT_PRICE = 100.0  # dollars
 LONGEST_ASIN = 10
+_NO_NOUNS = frozenset(("a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"))
 
 
 class CatalogueError(ValueError):
@@ -74,14 +75,15 @@ class Product:
 def products(
     raw: Iterable[Mapping[str, Any]],
     attributes: Mapping[str, Mapping[str, Any]],
-    nouns: Mapping[str, Sequence[str]],
+    nouns: Mapping[str, Sequence[str]] | None,
     price_seed: int,
     reviews: Mapping[str, Mapping[str, Any]] | None = None,
     source: str = "the product file",
 ) -> Iterator[Product]:
     """Products in the order of the file, by the load rules above.
 
-    attributes: asin -> entry of items_ins_v2; nouns: asin -> nouns of its title; reviews: asin -> entry of reviews.json
+    attributes: asin -> entry of items_ins_v2; nouns: asin -> nouns of its title, None for
+    all its words in their place; reviews: asin -> entry of reviews.json
     Raises CatalogueError for an entry that lacks a key or has a price that is no number, KeyError naming an asin that
     has no nouns.
     """
@@ -94,7 +96,14 @@ def products(
             continue
         seen.add(asin)
         try:
-            yield _product(asin, entry, attributes.get(asin, {}), nouns[asin], price_seed, (reviews or {}).get(asin))
+            yield _product(
+                asin,
+                entry,
+                attributes.get(asin, {}),
+                title_words(entry["name"]) if nouns is None else nouns[asin],
+                price_seed,
+                (reviews or {}).get(asin),
+            )
         except (KeyError, TypeError, AttributeError, InvalidOperation) as error:
             if isinstance(error, KeyError) and error.args == (asin,):
                 raise KeyError(f"no nouns are stored for product {asin}; see `python -m envs.webshop nouns`") from error
@@ -156,3 +165,8 @@ def options_of(customization: Mapping[str, Any] | None) -> dict[str, tuple[str, 
         if values is not None:
             found[name.lower()] = tuple(v["value"].strip().replace("/", " | ").lower() for v in values)
     return found
+
+
+def title_words(title: str) -> list[str]:
+    """Words of a title in lower case, without those that hardly ever are nouns: where there is no tagger."""
+    return [word for word in re.findall(r"[a-z0-9']+", title.lower()) if word not in _NO_NOUNS]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from envs.panels import digest
 from envs.webshop.catalogue import Product, products
 from envs.webshop.generator import generate
 from envs.webshop.goals import PANELS, Goal, human, synthetic
+from envs.webshop.jsonfiles import read_array, read_json
 from envs.webshop.knobs import knobs_of
 from envs.webshop.library import slots_of
 from envs.webshop.sources import OFFICIAL_SEED, data_version, official_files, store_folder
@@ -77,45 +78,31 @@ def _fill(config: EnvConfig, folder: Path) -> None:
     version = data_version(config)
     if config.data is None:
         assert knobs.products is not None
-        raw = generate(config.world_seed, knobs.products)
-        found = list(products(raw.products, raw.attributes, raw.nouns, config.world_seed))
-        goals = _goals(knobs.goals, found, raw.attributes, raw.human, config.world_seed)
-        write(folder, version, found, goals, raw.panels)
+        raw, seed = generate(config.world_seed, knobs.products), config.world_seed
+        found = products(raw.products, raw.attributes, raw.nouns, seed)
+        write(
+            folder,
+            version,
+            found,
+            lambda shelf: _goals(knobs.goals, shelf, raw.attributes, raw.human, seed),
+            raw.panels,
+        )
         return
     files = official_files(config)
-    entries = read_json(files["product_file"])[: knobs.products]
+    entries = islice(read_array(files["product_file"]), knobs.products)
     attributes = read_json(files["attribute_file"])
     people = read_json(files["human_file"]) if "human_file" in files else {}
-    reviews = {r["asin"]: r for r in read_json(files["review_file"])} if "review_file" in files else None
-    nouns = read_json(files["nouns"]) if "nouns" in files else TitleWords(entries)
-    found = list(products(entries, attributes, nouns, OFFICIAL_SEED, reviews, str(files["product_file"])))
-    write(folder, version, found, _goals(knobs.goals, found, attributes, people, OFFICIAL_SEED), None)
+    reviews = {r["asin"]: r for r in read_array(files["review_file"])} if "review_file" in files else None
+    nouns = read_json(files["nouns"]) if "nouns" in files else None
+    found = products(entries, attributes, nouns, OFFICIAL_SEED, reviews, str(files["product_file"]))
+    write(folder, version, found, lambda shelf: _goals(knobs.goals, shelf, attributes, people, OFFICIAL_SEED), None)
 
 
 def _goals(
     kind: str,
-    found: Sequence[Product],
+    shelf: Iterable[Product],
     attributes: Mapping[str, Mapping[str, Any]],
     people: Mapping[str, Sequence[Mapping[str, Any]]],
     seed: int,
-) -> list[Goal]:
-    return list(human(found, people, seed) if kind == "human" else synthetic(found, attributes, seed))
-
-
-class TitleWords(dict[str, list[str]]):
-    """asin -> words of the title, in place of its nouns: an approximation for those who have no tagger."""
-
-    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        from envs.webshop.reading import FUNCTION_WORDS, plain
-
-        super().__init__()
-        for entry in entries:
-            self[entry["asin"]] = [word for word in plain(entry["name"]).split() if word not in FUNCTION_WORDS]
-
-
-def read_json(path: Path) -> Any:
-    """Raises ValueError naming a file that is no JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON file: {error}") from error
+) -> Iterator[Goal]:
+    return human(shelf, people, seed) if kind == "human" else synthetic(shelf, attributes, seed)

@@ -100,22 +100,36 @@ class Store:
 
 
 def write(
-    folder: Path, version: str, products: list[Product], goals: list[Goal], belongs: Mapping[str, str] | None
+    folder: Path,
+    version: str,
+    products: Iterable[Product],
+    goals_of: Callable[[Iterable[Product]], Iterable[Goal]],
+    belongs: Mapping[str, str] | None,
 ) -> None:
-    """Fills an existing, empty folder. Raises ValueError as `goals.split` does."""
-    shares = split(goals, belongs)
+    """Fills an existing, empty folder. Products are never all in memory at once, goals are.
+
+    goals_of: the goals about the products, in order; belongs: see `goals.split`, whose ValueError it raises.
+    """
     Lines.write(folder / "products.jsonl", (product.row() for product in products))
+    lines = Lines(folder / "products.jsonl")
+
+    def shelf() -> Iterator[Product]:
+        return (Product.from_row(lines[number]) for number in range(len(lines)))
+
+    goals = list(goals_of(shelf()))
+    shares = split(goals, belongs)
     panels: dict[str, tuple[int, int]] = {}
     ordered: list[Goal] = []
     for panel in PANELS:
         panels[panel] = (len(ordered), len(ordered) + len(shares[panel]))
         ordered += shares[panel]
     Lines.write(folder / "goals.jsonl", (goal.row() for goal in ordered))
-    bm25.build((product.document() for product in products), [product.asin for product in products], folder)
+    names = [product.asin for product in shelf()]
+    bm25.build((product.document() for product in shelf()), names, folder)
     manifest = {
         "store_version": STORE_VERSION,
         "version": version,
-        "products": len(products),
+        "products": len(lines),
         "goals": len(goals),
         "left_out": len(goals) - len(ordered),  # goals whose content came before
         "panels": panels,

@@ -23,6 +23,7 @@ from envs.webshop import fetch, generator, goals, nouns, spec, store
 from envs.webshop.__main__ import main
 from envs.webshop.catalogue import CatalogueError, options_of, price_of, products
 from envs.webshop.data import store_of, tasks_of
+from envs.webshop.jsonfiles import read_array, read_json
 from envs.webshop.knobs import Knobs, knobs_of
 from envs.webshop.reward import matched_options
 from envs.webshop.sources import data_version
@@ -293,13 +294,8 @@ def test_a_store_is_made_once_and_checked(tmp_path: Path) -> None:
 
     def make(folder: Path) -> None:
         made.append(folder)
-        store.write(
-            folder,
-            "v",
-            [product(), product("B2")],
-            [goal(), goal(id="h", asin="B2")],
-            {"B000000001": "train", "B2": "test"},
-        )
+        found = [goal(), goal(id="h", asin="B2")]
+        store.write(folder, "v", [product(), product("B2")], lambda shelf: found, {"B000000001": "train", "B2": "test"})
 
     folder = tmp_path / "shop"
     assert store.ensure(folder, make) == store.ensure(folder, make) == folder and len(made) == 1
@@ -324,6 +320,24 @@ def test_a_maker_that_was_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         store.ensure(folder, fail)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["shop", "shop.lock"]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
+@pytest.mark.parametrize("text", ["[]", " [ ] ", '[1, 23, "]", {"a": [1, 2]}, "é\\n,"]', "[[], {}, null, -1.5e3]\n"])
+def test_long_arrays_are_read_element_by_element(text: str, chunk: int, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    assert list(read_array(tmp_path / "x.json", chunk)) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2", '[{"a": 1', "[1 2]", "[,]"])
+def test_what_is_no_array_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"x\.json is no JSON array"):
+        list(read_array(tmp_path / "x.json", 3))
+    if text:
+        (tmp_path / "x.json").write_text(text + "?")
+    with pytest.raises(ValueError, match=r"x\.json is no JSON file"):
+        read_json(tmp_path / "x.json")
 
 
 # ------------------------------------------------------------------------------------------------- the user's files
