@@ -111,10 +111,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Decision:
-    """command: what to do next. decisive: what was seen says what to do; acceptable: every command that is as good."""
+    """command: what to do next; acceptable: every command that is as good, this one included."""
 
     command: str
-    decisive: bool
     acceptable: frozenset[str]
 
 
@@ -149,14 +148,14 @@ class Expert:
         good = [k for k, result in enumerate(page.results) if self._worth(memory, result)]
         if good:
             names = [f"item {k + 1}" if memory.compact else page.results[k].asin.lower() for k in good]
-            return Decision(f"click[{names[0]}]", True, frozenset(f"click[{name}]" for name in names))
+            return Decision(f"click[{names[0]}]", frozenset(f"click[{name}]" for name in names))
         if page.number * 10 < page.total and page.number < _MOST_PAGES:
             return _one(_click(memory, "next >"))
         return _one(_click(memory, "back to search")) if self._search(memory) else None
 
     @staticmethod
     def _worth(memory: Memory, result: Result) -> bool:
-        """Within the price, not looked at in vain, and about as many words of the wish in its title as any."""
+        """Within the price, and not looked at in vain."""
         return memory.wish.affordable(result.high) and result.asin not in memory.rejected
 
     def _inspect(self, memory: Memory) -> Decision | None:
@@ -178,7 +177,7 @@ class Expert:
         todo = [value for value in known if value is not None and value not in memory.chosen]
         if todo:
             names = [_click(memory, value) for value in todo]
-            return Decision(names[0], True, frozenset(names))
+            return Decision(names[0], frozenset(names))
         return _one("click[buy now]")
 
 
@@ -187,4 +186,4 @@ def _click(memory: Memory, name: str) -> str:
 
 
 def _one(command: str) -> Decision:
-    return Decision(command, True, frozenset({command}))
+    return Decision(command, frozenset({command}))

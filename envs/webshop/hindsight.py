@@ -32,7 +32,7 @@ def make_hindsight(compact: bool) -> Hindsight:
         for k, (page, action, effective) in enumerate(steps):
             memory.look(page)
             decision = Expert().decide(memory)
-            if decision is not None and decision.decisive:
+            if decision is not None:
                 if effective and fits(decision, memory, action):
                     taken[k] = action
                 elif not _arguable(decision, memory, action):
