@@ -17,7 +17,7 @@ from envs.webshop.knobs import Knobs
 
 OK, FAILED, USAGE = 0, 1, 2
 RECORD = "sha256.json"  # beside the user's files: what they must be
-# What the authors of WebShop count in their files (arXiv:2207.01206, section 3); a difference is said, not refused.
+# What the authors of WebShop count in their files (arXiv:2207.01206); a difference is said, not refused.
 PUBLISHED = {"products of items_shuffle_1000.json": 1000, "sentences of items_human_ins.json": 12087}
 
 

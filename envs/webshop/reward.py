@@ -1,4 +1,4 @@
-"""WebShop's reward, as published (arXiv:2207.01206, section 3 and its appendix on rewards; princeton-nlp/WebShop, MIT).
+"""WebShop's reward, as published (arXiv:2207.01206; princeton-nlp/WebShop, MIT).
 
     r = r_type * (matched attributes + matched options + [price <= bound]) / (|attributes| + |options| + 1)
 
