@@ -1,10 +1,10 @@
 """Products as the shop sells them, read from WebShop's own files.
 
-Load rules (princeton-nlp/WebShop, MIT; files `items_shuffle*.json` and `items_ins_v2*.json`; arXiv:2207.01206): a product
-without a usable asin ("nan", or longer than ten characters) is skipped, so is one whose asin came before; option names
-and values are in lower case, "/" in a value becomes " | "; no price means 100 dollars, two prices are a range whose true
-price is drawn. WebShop draws it from unseeded random state, so it differs from start to start; here it is drawn once
-from the asin and a seed, and is part of the catalogue.
+Load rules (princeton-nlp/WebShop, MIT; files `items_shuffle*.json` and `items_ins_v2*.json`; arXiv:2207.01206): a
+product without a usable asin ("nan", or longer than ten characters) is skipped, so is one whose asin came before;
+option names and values are in lower case, "/" in a value becomes " | "; no price means 100 dollars, two prices are a
+range whose true price is drawn. WebShop draws it from unseeded random state, so it differs from start to start; here it
+is drawn once from the asin and a seed, and is part of the catalogue.
 """
 
 from __future__ import annotations
