@@ -136,9 +136,9 @@ class EnvConfig:
     """Configuration of one environment (Hydra group `env`). Comments with unit and source are in sweeps/env/*.yaml."""
 
     name: str = "alfworld"
-    engine: str = "textworld"  # textworld | native
-    data: str | None = None  # folder of the official data; None: generated worlds
-    cache: str | None = None  # where generated worlds and translations are kept; None: the user cache folder
+    engine: str = "native"  # native | textworld
+    data: str | None = None  # folder of the official data; None: generated tasks
+    cache: str | None = None  # where what is made once is kept (catalogues, translations); None: the user cache folder
     world_seed: int = 0
     train_per_type: int = 20
     eval_per_type: int = 20

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.interface import EnvConfig, EnvironmentFailure
+from envs.cache import cache_root
+from envs.interface import EnvConfig, EnvironmentFailure, Panel
 from envs.panels import PanelError, assert_disjoint, build_panel, digest
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -17,30 +18,23 @@ OK, FAILED, USAGE = 0, 1, 2
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="python -m envs.alfworld", description="Games of ALFWorld: make, check, download."
+        prog="python -m envs.alfworld", description="Games of ALFWorld: write, check, download."
     )
     commands = top.add_subparsers(dest="command", required=True)
-    defaults = EnvConfig()
 
-    generate = commands.add_parser("generate", help="make games from a seed, in the official file layout")
-    generate.add_argument("--seed", type=int, default=defaults.world_seed, help="world seed (default %(default)s)")
-    generate.add_argument(
-        "--train-per-type", type=int, default=defaults.train_per_type, help="train games of each of the six types"
+    generate = commands.add_parser(
+        "generate", help="write generated games as files in the official layout (needs the alfworld package)"
     )
-    generate.add_argument(
-        "--eval-per-type", type=int, default=defaults.eval_per_type, help="seen and unseen games of each type"
-    )
-    generate.add_argument("--out", type=Path, help="new folder for the games; without it they go into the cache folder")
+    _sizes(generate)
+    generate.add_argument("--out", type=Path, required=True, help="new folder for the games; later env.data=FOLDER")
     generate.add_argument("--cache", help="cache folder (default $HARNESS_CACHE or ~/.cache/agentic-rl-harness)")
 
-    verify = commands.add_parser("verify", help="read every game of a data folder and compare with what it must hold")
+    verify = commands.add_parser("verify", help="look at every game of a data folder, or at generated games")
     verify.add_argument(
         "--data", type=Path, help="data folder, the one that contains json_2.1.1; default: generated games"
     )
-    verify.add_argument("--seed", type=int, default=defaults.world_seed, help="of generated games")
-    verify.add_argument("--train-per-type", type=int, default=defaults.train_per_type, help="of generated games")
-    verify.add_argument("--eval-per-type", type=int, default=defaults.eval_per_type, help="of generated games")
-    verify.add_argument("--cache", help="cache folder of generated games")
+    _sizes(verify)
+    verify.add_argument("--cache", help="cache folder, where indices of data folders are kept")
     verify.add_argument(
         "--write-manifest",
         action="store_true",
@@ -54,12 +48,23 @@ def parser() -> argparse.ArgumentParser:
     )
     fetch.add_argument("--list", action="store_true", help="print what would be downloaded, and stop")
 
-    translate = commands.add_parser("translate", help="translate a panel's games ahead of time (called by the harness)")
-    translate.add_argument("--data", type=Path, required=True, help="folder of generated games")
-    translate.add_argument("--panel", required=True, help="train, seen or unseen")
+    translate = commands.add_parser(
+        "translate", help="translate the generated worlds whose locations stand on standard input, one a line"
+    )
     translate.add_argument("--folder", type=Path, required=True, help="where translations are kept")
-    translate.add_argument("--share", default="0/1", metavar="I/N", help="every N-th game beginning with number I")
     return top
+
+
+def _sizes(command: argparse.ArgumentParser) -> None:
+    """Options that say which games are generated."""
+    defaults = EnvConfig()
+    command.add_argument("--seed", type=int, default=defaults.world_seed, help="world seed (default %(default)s)")
+    command.add_argument(
+        "--train-per-type", type=int, default=defaults.train_per_type, help="train games of each of the six types"
+    )
+    command.add_argument(
+        "--eval-per-type", type=int, default=defaults.eval_per_type, help="seen and unseen games of each type"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,37 +88,55 @@ def _config(options: argparse.Namespace) -> EnvConfig:
         train_per_type=options.train_per_type,
         eval_per_type=options.eval_per_type,
         cache=options.cache,
-        engine="native",  # the games are the same for every engine, and this one needs no translation
     )
 
 
 def _generate(options: argparse.Namespace) -> int:
     from envs.alfworld import generated
 
-    config = _config(options)
-    if options.out is None:
-        root, manifest = generated.ensure(config)
-    else:
-        root = options.out
-        if root.exists() and any(root.iterdir()):
-            raise ValueError(f"--out {root} is not empty; give a new folder")
-        manifest = generated.write_games(config, root)
+    root: Path = options.out
+    if root.exists() and any(root.iterdir()):
+        raise ValueError(f"--out {root} is not empty; give a new folder")
+    manifest = generated.write_games(_config(options), root)
     print(f"{root}: " + ", ".join(f"{len(manifest.panels[p])} {p}" for p in sorted(manifest.panels)))
     return OK
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from envs.alfworld import generated, official
-    from envs.alfworld.manifest import NAME, SPLITS, Manifest, problems
-    from envs.cache import cache_root
-
     config = _config(options)
-    if options.data is None and options.write_manifest:
-        raise ValueError("--write-manifest needs --data: generated games have their manifest already")
-    root: Path = options.data if options.data is not None else generated.root_of(config)
+    if options.data is not None:
+        built = _panels_of_data(config, options.data, options.write_manifest)
+    elif options.write_manifest:
+        raise ValueError("--write-manifest needs --data: generated games have no files")
+    else:
+        built = _generated_panels(config)
+    if built is None:
+        return FAILED
+    if "train" in built:
+        assert_disjoint(built["train"], *(panel for name, panel in built.items() if name != "train"))
+    for name in sorted(built):
+        types = Counter(task.type for task in built[name].tasks)
+        print(f"{name}: {len(built[name].tasks)} games, panel hash {built[name].hash[:16]}")
+        for kind in sorted(types):
+            print(f"  {kind}: {types[kind]}")
+    return OK
+
+
+def _generated_panels(config: EnvConfig) -> dict[str, Panel]:
+    """Drawn now; a game that cannot be won is a ValueError."""
+    from envs.alfworld import spec
+
+    return {name: spec.load_panel(config, name) for name in ("train", "seen", "unseen", "validation")}
+
+
+def _panels_of_data(config: EnvConfig, root: Path, write_manifest: bool) -> dict[str, Panel] | None:
+    """None if the games are not what the folder's manifest says; each difference is printed."""
+    from envs.alfworld import official
+    from envs.alfworld.manifest import NAME, SPLITS, Manifest, problems
+
     if not root.is_dir():
-        raise FileNotFoundError(f"{root} is not a folder; make generated games with `python -m envs.alfworld generate`")
-    if options.write_manifest:
+        raise FileNotFoundError(f"--data {root} is not a folder; write games with `python -m envs.alfworld generate`")
+    if write_manifest:
         found = {panel: tuple(official.collect(root, panel).entries) for panel in SPLITS}
         hashes = [entry.content_hash for panel in sorted(found) for entry in found[panel]]
         if not hashes:
@@ -128,24 +151,14 @@ def _verify(options: argparse.Namespace) -> int:
             print(line, file=sys.stderr)
         if wrong:
             print(f"error: {len(wrong)} games of {root} are not what {NAME} says", file=sys.stderr)
-            return FAILED
+            return None
     else:
-        panels = {}
-        for panel in SPLITS:
-            name, entries = official.panel_entries(root, panel, cache_root(config))
-            panels[panel] = tuple(entries)
-        manifest = Manifest(name, panels)
-    built = {
-        p: build_panel("alfworld", manifest.version, p, [e.task() for e in manifest.panels[p]]) for p in manifest.panels
+        loaded = {panel: official.panel_entries(root, panel, cache_root(config)) for panel in SPLITS}
+        manifest = Manifest(loaded["train"][0], {panel: tuple(entries) for panel, (_, entries) in loaded.items()})
+    return {
+        name: build_panel("alfworld", manifest.version, name, [entry.task() for entry in entries])
+        for name, entries in manifest.panels.items()
     }
-    if "train" in built:
-        assert_disjoint(built["train"], *(panel for name, panel in built.items() if name != "train"))
-    for name in sorted(built):
-        types = Counter(task.type for task in built[name].tasks)
-        print(f"{name}: {len(built[name].tasks)} games, panel hash {built[name].hash[:16]}")
-        for kind in sorted(types):
-            print(f"  {kind}: {types[kind]}")
-    return OK
 
 
 def _fetch(options: argparse.Namespace) -> int:
@@ -163,13 +176,9 @@ def _fetch(options: argparse.Namespace) -> int:
 
 
 def _translate(options: argparse.Namespace) -> int:
-    from envs.alfworld import generated
+    from envs.alfworld import ahead
 
-    share, _, shares = options.share.partition("/")
-    if not (share.isdigit() and shares.isdigit() and int(share) < int(shares)):
-        raise ValueError(f"--share {options.share!r} is not I/N with I < N")
-    count = generated.translate_share(options.data, options.panel, options.folder, int(share), int(shares))
-    print(f"translated {count} games")
+    print(f"translated {ahead.translate(filter(None, map(str.strip, sys.stdin)), options.folder)} games")
     return OK
 
 

@@ -17,7 +17,7 @@ _TASK = "Your task is to: "
 _PROBLEM_NAME = re.compile(r"\(problem\s+[^)\s]+\s*\)")
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Lines without surrounding space, without empty lines and PDDL comments that fill a line."""
     stripped = (line.strip() for line in text.replace("\r", "\n").split("\n"))
     return [line for line in stripped if line and not line.startswith(";")]
@@ -32,9 +32,9 @@ def content_hash(game: Mapping[str, Any]) -> str:
     problem = _PROBLEM_NAME.sub("(problem)", game["pddl_problem"])
     initial, _, goal = problem.partition("(:goal")
     return digest(
-        "\n".join(_lines(game["pddl_domain"])),
-        "\n".join(_lines(game["grammar"])),
-        "\n".join(sorted(_lines(initial))),
+        "\n".join(lines_of(game["pddl_domain"])),
+        "\n".join(lines_of(game["grammar"])),
+        "\n".join(sorted(lines_of(initial))),
         " ".join(goal.split()),
     )
 
@@ -52,8 +52,10 @@ def read_game(path: Path) -> dict[str, Any]:
     return game
 
 
-def read_checked(root: Path, task: Task) -> dict[str, Any]:
+def read_checked(root: Path | None, task: Task) -> dict[str, Any]:
     """The task's game file, which must have the content that the panel promised."""
+    if root is None:
+        raise EnvironmentFailure(f"{task.location!r} is no generated world, and there is no data folder (env.data)")
     path = root / task.location
     game = read_game(path)
     found = content_hash(game)
@@ -85,10 +87,11 @@ class View:
 class AlfworldEpisode(ABC):
     """An `envs.interface.Environment` over an engine that can begin a game and act in it.
 
-    root: folder that task locations are relative to; max_steps: actions after which an unsolved episode is over
+    root: folder of game files that task locations are relative to; None: generated worlds only
+    max_steps: actions after which an unsolved episode is over
     """
 
-    def __init__(self, root: Path, max_steps: int) -> None:
+    def __init__(self, root: Path | None, max_steps: int) -> None:
         if max_steps < 1:
             raise ValueError(f"env.max_steps={max_steps} allows no action; give at least 1")
         self.root, self.max_steps = root, max_steps

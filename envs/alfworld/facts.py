@@ -1,8 +1,9 @@
 """Facts about the 120 AI2-THOR rooms and about what can hold, heat, cool or clean what.
 
 The table `data/facts.json` holds facts only (receptacle ids and poses, object types per room, containment and
-affordance relations, goal kinds per room kind). It is derived from the `alfworld` package by
-`python -m envs.alfworld.facts`, so that worlds can be generated without that package.
+affordance relations, goal kinds per room kind, what the command `help` lists, and a digest of the rules). It is derived
+from the `alfworld` package by `python -m envs.alfworld.facts`, so that worlds can be made and played without that
+package.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Facts:
     movable: tuple[str, ...]  # things that can hold things and be carried
     object_types: tuple[str, ...]
     instructions: dict[str, tuple[str, ...]]  # task type -> the environment's two wordings
+    help: str  # the answer to the command `help`
+    rules: str  # digest of the package's domain, grammar and goals: `envs.alfworld.layout.Rules.digest`
 
     def holds(self, receptacle_type: str, object_type: str) -> bool:
         return object_type in self.can_contain.get(receptacle_type, ())
@@ -89,6 +92,8 @@ def facts() -> Facts:
         movable=tuple(raw["movable"]),
         object_types=tuple(raw["object_types"]),
         instructions=tuples("instructions"),
+        help="\n".join(raw["help"]),
+        rules=raw["rules"],
     )
 
 
@@ -103,6 +108,9 @@ def derive() -> dict[str, object]:
     from alfworld.gen import constants as c
     from alfworld.gen import goal_library
 
+    from envs.alfworld.layout import help_text, installed_rules
+
+    rules = installed_rules()
     layouts = Path(alfworld.__file__).parent / "gen" / "layouts"
     fixed = sorted(set(c.RECEPTACLES) - set(c.MOVABLE_RECEPTACLES))
     kinds = {n: kind for kind, numbers in sorted(c.SCENE_TYPE.items()) for n in numbers}
@@ -129,6 +137,8 @@ def derive() -> dict[str, object]:
         "movable": sorted(c.MOVABLE_RECEPTACLES_SET),
         "object_types": sorted(c.OBJECTS_SET),
         "instructions": {t: list(goal_library.gdict[t]["templates"]) for t in TASK_TYPES},
+        "help": help_text(rules.grammar).split("\n"),
+        "rules": rules.digest,
     }
 
 

@@ -1,204 +1,179 @@
-"""Games generated from a seed, made once per cache folder however many processes ask for them at the same time."""
+"""Panels of games generated from a seed. They need no files: a task's location says how to draw its world again."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import os
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from envs.alfworld.manifest import FOLDERS, LAYOUT, NAME, SPLITS, Entry, Manifest, entries_or_error
-from envs.alfworld.translation import Translations, home_for_packages
-from envs.cache import cache_root, file_lock, write_atomically
-from envs.interface import EnvConfig
+from envs.alfworld import worlds
+from envs.alfworld.expert import walkthrough
+from envs.alfworld.facts import facts
+from envs.alfworld.knobs import HELD_OUT, types_of
+from envs.alfworld.manifest import FOLDERS, LAYOUT, NAME, SPLITS, VALIDATION, Manifest
+from envs.alfworld.native import Scene, scene_of_world
+from envs.cache import cache_root
+from envs.interface import EnvConfig, EnvironmentFailure, Task
 from envs.panels import assert_disjoint, build_panel, digest
 
 if TYPE_CHECKING:
-    from envs.alfworld.worlds import World
+    from envs.alfworld.layout import Rules
 
-log = logging.getLogger(__name__)
-
-_TRANSLATORS = 4  # processes that translate at once, at most
+# Raised whenever a panel of the same settings would hold other games, or an equal world have another content hash.
+CONTENT_VERSION = 1
 
 
 def data_version(config: EnvConfig) -> str:
-    """Names the generated data by everything that determines the games. ValueError without the packages."""
-    from envs.alfworld.worlds import GENERATOR_VERSION
-
-    for key, value in (("train_per_type", config.train_per_type), ("eval_per_type", config.eval_per_type)):
-        if value < 1:
-            raise ValueError(f"env.{key}={value} makes an empty panel; give at least 1")
+    """Names the generated games by what they are drawn from, however many of them a panel takes."""
     parts = {
-        "generator": GENERATOR_VERSION,
-        "package": package_version(),
+        "generator": worlds.GENERATOR_VERSION,
+        "content": CONTENT_VERSION,
+        "rules": facts().rules,
         "world_seed": config.world_seed,
-        "train_per_type": config.train_per_type,
-        "eval_per_type": config.eval_per_type,
     }
     return f"generated-{digest(json.dumps(parts, sort_keys=True))[:16]}"
 
 
-def package_version() -> str:
-    """Of alfworld: games carry its PDDL domain and its text grammar. Raises ValueError without it."""
+# ------------------------------------------------------------------------------------------------------------- panels
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides which worlds a panel has.
+
+    per_type: worlds of each task type; taken: those of a type that `seen` takes before `validation` does, else 0
+    """
+
+    panel: str
+    seed: int
+    per_type: int
+    taken: int
+    types: tuple[str, ...]
+
+    def worlds(self) -> list[worlds.World]:
+        """Drawn anew. ValueError if the tasks kept for evaluation are too few for `validation`."""
+        if self.panel == VALIDATION:
+            found = worlds.draw_validation(self.per_type, self.taken, self.seed)
+        else:
+            found = worlds.draw("seen" if self.panel == HELD_OUT else self.panel, self.per_type, self.seed)
+        return [world for world in found if world.spec.task_type in self.types]
+
+
+def recipe_of(config: EnvConfig, panel: str) -> Recipe:
+    """Raises ValueError for an empty panel. `held_out` has the worlds that `seen` would have of the types held out."""
+    names = {"train": ("train_per_type",), VALIDATION: ("validation_per_type", "eval_per_type")}
+    sizes = {name: int(getattr(config, name)) for name in names.get(panel, ("eval_per_type",))}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"env.{name}={size} makes an empty panel {panel!r}; give at least 1")
+    per_type, taken = [*sizes.values(), 0][:2]
+    return Recipe(panel, config.world_seed, per_type, taken, types_of(config, panel))
+
+
+def panel_identity(config: EnvConfig, panel: str) -> str:
+    """What determines the panel, without drawing it. ValueError for an empty one."""
+    recipe = recipe_of(config, panel)
+    size = f"{recipe.per_type}+{recipe.taken}" if recipe.taken else f"{recipe.per_type}"
+    return f"{data_version(config)}/{panel}/{size}/{','.join(recipe.types)}"
+
+
+def tasks_of(config: EnvConfig, panel: str) -> tuple[Task, ...]:
+    """The games of a panel, ready to be played by the configured engine.
+
+    Raises ValueError for an empty panel, for a game without a solution, and for engine=textworld without its packages.
+    """
+    found = _tasks(recipe_of(config, panel))
+    if config.engine == "textworld":
+        from envs.alfworld.ahead import ensure_translations
+
+        ensure_translations(config, found)
+    return found
+
+
+@lru_cache(maxsize=32)
+def _tasks(recipe: Recipe) -> tuple[Task, ...]:
+    """Drawn once per process."""
+    found = []
+    for world in recipe.worlds():
+        walkthrough(world)  # one that cannot be won is an error here, not an episode that every policy fails
+        found.append(task_of(world, recipe.panel))
+    return tuple(found)
+
+
+def task_of(world: worlds.World, panel: str) -> Task:
+    """The task of a world. Equal worlds have an equal id but for the split, and an equal content hash."""
+    spec = world.spec
+    slots = {"object": spec.object, "target": spec.target, "lamp": spec.toggle}
+    return Task(
+        id=f"{FOLDERS[panel]}/{world.folder}",
+        type=spec.task_type,
+        content_hash=content_hash(scene_of_world(world)),
+        slots={name: value.lower() for name, value in slots.items() if value},
+        location=world.location,
+    )
+
+
+def content_hash(scene: Scene) -> str:
+    """sha256 over what defines a generated game: the rules, and everything that its first state says."""
+    state = {field.name: _plain(getattr(scene, field.name)) for field in fields(scene)}
+    return digest(f"world {CONTENT_VERSION}", facts().rules, json.dumps(state, sort_keys=True))
+
+
+def _plain(value: Any) -> Any:
+    """Sets as sorted lists, the goal as its fields."""
+    if isinstance(value, set):
+        return sorted(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value if isinstance(value, str) else vars(value)
+
+
+# --------------------------------------------------------------------------------------------------------------- play
+def scene_at(location: str, content: str) -> tuple[worlds.World, Scene]:
+    """The world of a task's location, and its first state.
+
+    Raises EnvironmentFailure if it is not the one that the panel promised (another version of this code drew that).
+    """
     try:
-        return version("alfworld")
-    except PackageNotFoundError as error:
-        raise ValueError(
-            "env.name='alfworld' needs the packages alfworld and textworld; install agentic-rl-harness[alfworld]"
-        ) from error
-
-
-def root_of(config: EnvConfig) -> Path:
-    """Data root of the configuration's generated games; it need not exist."""
-    return cache_root(config) / "worlds" / data_version(config)
-
-
-def ensure(config: EnvConfig) -> tuple[Path, Manifest]:
-    """(data root, manifest) of the generated games, made now if they are not there.
-
-    Two processes that ask at once make them once: one holds a lock, works in a folder of its own and renames it.
-    """
-    root = root_of(config)
-    return root, made_once(root, lambda folder: write_games(config, folder))
-
-
-def made_once(root: Path, write: Callable[[Path], Manifest]) -> Manifest:
-    """The manifest of the folder `root`, made now by `write` in a folder of its own if it is not there."""
-    with contextlib.suppress(FileNotFoundError):
-        return Manifest.read(root / NAME)
-    with file_lock(root.parent / f"{root.name}.lock"):
-        if not (root / NAME).exists():
-            for left in sorted(root.parent.glob(f".{root.name}.*")):  # of a maker that was killed
-                shutil.rmtree(left)
-            temporary = root.parent / f".{root.name}.{os.getpid()}"
-            started = time.monotonic()
-            try:
-                write(temporary)
-                if root.exists():  # without a manifest: not made by us as a whole
-                    shutil.rmtree(root)
-                temporary.rename(root)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-            log.info("generated the games of %s in %.1f s", root, time.monotonic() - started)
-    return Manifest.read(root / NAME)
-
-
-def write_games(config: EnvConfig, root: Path) -> Manifest:
-    """Writes the three panels below `root` in the official layout, with a manifest.
-
-    Raises PanelError if an evaluation game were also a training game, ValueError if a game had no solution.
-    """
-    from envs.alfworld import worlds
-
-    name = data_version(config)
-    panels = {
-        panel: write_panel(
-            config,
-            root,
-            panel,
-            worlds.draw(panel, config.train_per_type if panel == "train" else config.eval_per_type, config.world_seed),
+        world = worlds.at_location(location)
+        scene = scene_of_world(world)
+    except (ValueError, LookupError) as error:
+        raise EnvironmentFailure(f"no world can be drawn at {location!r}: {error}") from error
+    found = content_hash(scene)
+    if found != content:
+        raise EnvironmentFailure(
+            f"the world at {location!r} has changed since the panel was made: its content hash is {found[:12]}, the "
+            f"panel has {content[:12]}; another version of this code made the panel"
         )
-        for panel in SPLITS
-    }
-    manifest = Manifest(name, panels)
-    built = {p: build_panel("alfworld", name, p, [e.task() for e in panels[p]]) for p in panels}
+    return world, scene
+
+
+# -------------------------------------------------------------------------------------------------------- game files
+def write_games(config: EnvConfig, root: Path, rules: Rules | None = None) -> Manifest:
+    """Writes the panels train, seen and unseen below `root` in the official layout, with a manifest.
+
+    rules: domain, grammar and goals of the files; None: those of the alfworld package. Raises ValueError without it,
+    PanelError if an evaluation game were also a training game.
+    """
+    from envs.alfworld import layout, official
+    from envs.alfworld.translation import home_for_packages
+
+    if rules is None:
+        layout.require_package()
+        home_for_packages(cache_root(config) / "alfworld-package")
+        rules = layout.package_rules()
+    panels = {}
+    for panel in SPLITS:
+        written = recipe_of(config, panel).worlds()
+        for world in written:
+            layout.write(world, root / LAYOUT / FOLDERS[panel], walkthrough(world), rules)
+        collected = official.collect(root, panel)
+        if len(collected.entries) != len(written):
+            raise ValueError(f"{len(written)} games were written for panel {panel!r} but {collected.excuses()}")
+        panels[panel] = tuple(collected.entries)
+    contents = [entry.content_hash for panel in sorted(panels) for entry in panels[panel]]
+    manifest = Manifest(f"generated-files-{digest(data_version(config), *contents)[:16]}", panels)
+    built = {p: build_panel("alfworld", manifest.version, p, [e.task() for e in panels[p]]) for p in panels}
     assert_disjoint(built["train"], built["seen"], built["unseen"])
     manifest.write(root / NAME)
     return manifest
-
-
-def write_panel(config: EnvConfig, root: Path, panel: str, drawn: Sequence[World]) -> tuple[Entry, ...]:
-    """Writes the worlds of one panel below `root`. Raises ValueError if a game had no solution."""
-    from envs.alfworld import official, worlds
-    from envs.alfworld.expert import walkthrough
-
-    home_for_packages(cache_root(config) / "alfworld-package")
-    for world in drawn:
-        worlds.write(world, root / LAYOUT / FOLDERS[panel], walkthrough(world))
-    collected = official.collect(root, panel)
-    if len(collected.entries) != len(drawn):
-        raise ValueError(f"{len(drawn)} games were generated for panel {panel!r} but {collected.excuses()}")
-    return tuple(collected.entries)
-
-
-def panel_entries(config: EnvConfig, panel: str) -> tuple[Path, str, tuple[Entry, ...]]:
-    """(data root, data version, games) of a panel, ready to be played by the configured engine."""
-    root, manifest = ensure(config)
-    entries = entries_or_error(manifest, panel, root)
-    if config.engine == "textworld":
-        ensure_translations(config, root, manifest.version, panel, entries)
-    return root, manifest.version, entries
-
-
-# ------------------------------------------------------------------------------------------------------- translations
-def ensure_translations(
-    config: EnvConfig, root: Path, name: str, panel: str, entries: Sequence[Entry], workers: int | None = None
-) -> None:
-    """Translates the panel's games now, on several cores, so that no run pays for it and all runs cost the same.
-
-    Done once per panel; a note in the cache says so. workers: None for the cores there are. If it fails nothing is
-    lost: games are translated when they are first played.
-    """
-    folder = cache_root(config) / "translations"
-    done = folder / f"{name}-{panel}.done"
-    if done.exists():
-        return
-    try:
-        with file_lock(folder / f"{name}-{panel}.lock"):
-            if done.exists():
-                return
-            log.info("translating the %d games of panel %s", len(entries), panel)
-            if _translate_all(root, panel, folder, workers or min(len(os.sched_getaffinity(0)), _TRANSLATORS)):
-                write_atomically(done, b"")
-    except OSError as error:
-        log.warning("translations cannot be kept in %s (%s); games are translated when they are played", folder, error)
-
-
-def _translate_all(root: Path, panel: str, folder: Path, workers: int) -> bool:
-    """One process per share. True if all went well."""
-    package_parent = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([package_parent, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "envs.alfworld", "translate", "--data", str(root), "--panel", panel]
-    running = [
-        subprocess.Popen(
-            [*command, "--folder", str(folder), "--share", f"{i}/{workers}"],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(workers)
-    ]
-    try:
-        endings = [(process, process.communicate()[1]) for process in running]
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    for process, errors in endings:
-        if process.returncode != 0:
-            log.warning("translating ahead failed with status %d: %s", process.returncode, errors.strip()[-500:])
-    return all(process.returncode == 0 for process, _ in endings)
-
-
-def translate_share(root: Path, panel: str, folder: Path, share: int, shares: int) -> int:
-    """Translate every `shares`-th game of a panel, beginning with number `share`; returns how many."""
-    from envs.alfworld.episode import read_game
-
-    manifest = Manifest.read(root / NAME)
-    kept = Translations(folder)
-    mine = manifest.panels[panel][share::shares]
-    for entry in mine:
-        game = read_game(root / entry.location)
-        kept.get(game["pddl_domain"], game["pddl_problem"])
-    return len(mine)

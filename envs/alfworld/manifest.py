@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envs.alfworld.episode import content_hash, read_game
+from envs.alfworld.knobs import HELD_OUT
 from envs.cache import write_atomically
 from envs.interface import EnvironmentFailure, Task
 from envs.panels import digest
@@ -16,8 +17,9 @@ FORMAT = 1
 NAME = "manifest.json"
 LAYOUT = "json_2.1.1"  # folder of the games below a data root, as in the official release
 SPLITS: Mapping[str, str] = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}  # panel -> folder
-VALIDATION = "validation"  # the panel that is played while training; no released split, see held_out.py
-FOLDERS: Mapping[str, str] = {**SPLITS, VALIDATION: "validation"}  # panel -> folder, generated games
+VALIDATION = "validation"  # the panel that is played while training; no released split, see validation.py
+# panel -> folder in the ids of its games. What is held out are games that `seen` would have, and they keep their ids.
+FOLDERS: Mapping[str, str] = {**SPLITS, VALIDATION: "validation", HELD_OUT: SPLITS["seen"]}
 _SHOWN = 20
 
 
@@ -87,7 +89,7 @@ def entries_or_error(manifest: Manifest, panel: str, root: Path) -> tuple[Entry,
         what += [f"{len(changed)} of another size than recorded: {some(changed)}"] if changed else []
         raise FileNotFoundError(
             f"panel {panel!r} needs {len(entries)} games below {root}; {'; '.join(what)}. Restore them, or delete the "
-            "folder if it was generated: it is made again"
+            "folder and write it again if `python -m envs.alfworld generate` made it"
         )
     return entries
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from envs.alfworld.demos import DEMONSTRATIONS_VERSION
 from envs.alfworld.facts import TASK_TYPES
+from envs.alfworld.knobs import HELD_OUT, Knobs, held_out_types, types_of
 from envs.alfworld.worlds import GENERATOR_VERSION
 from envs.cache import cache_root
 from envs.interface import Demonstration, EnvConfig, Environment, EnvSpec, Hindsight, Lexicon, Panel, Prompter, Task
@@ -19,72 +20,68 @@ if TYPE_CHECKING:
     from envs.alfworld.manifest import Entry
 
 NAME = "alfworld"
-PANELS = ("train", "seen", "unseen", "validation")
-ENGINES = ("textworld", "native")
+PANELS = ("train", "seen", "unseen", "validation", HELD_OUT)
+ENGINES = ("native", "textworld")
 # Raised whenever the same input would give other output; part of the fingerprint of runs that use them.
 PLAY_VERSION = 1  # what a game answers to commands, and how an episode is scored
 PROMPTS_VERSION = 1  # user messages and how responses are read
 RULES_VERSION = 2  # hindsight and library skills, with the tracker and the expert behind them
 
 
-def data_root(config: EnvConfig) -> Path:
-    """What task locations are relative to: the user's data folder, or the folder of the generated games."""
-    if config.data:
-        return Path(config.data).expanduser()
-    from envs.alfworld import generated
-
-    return generated.root_of(config)
+def data_root(config: EnvConfig) -> Path | None:
+    """The user's data folder, which the locations of its games are relative to; None for generated games."""
+    return Path(config.data).expanduser() if config.data else None
 
 
 def load_panel(config: EnvConfig, name: str) -> Panel:
-    """One of PANELS: of the user's data if `env.data` is set, else of generated games; `validation`: see held_out.py.
+    """One of PANELS: of the user's data if `env.data` is set, else of generated games; `validation`: see validation.py.
 
-    Generated games are made on the first call. Raises ValueError for an unknown panel or engine, FileNotFoundError
-    naming each missing game.
+    Raises ValueError for an unknown panel, engine or task type, for an empty panel, and if the configured engine's
+    packages are missing; FileNotFoundError naming each missing game.
     """
-    _check(config)
-    if name not in PANELS:
-        raise ValueError(f"{NAME} has no panel {name!r}; it has {', '.join(PANELS)}")
-    version, entries = _entries(config, name)
+    _check(config, name)
+    root = data_root(config)
+    if root is None:
+        from envs.alfworld import generated
+
+        return build_panel(NAME, generated.data_version(config), name, generated.tasks_of(config, name))
+    version, entries = _entries(config, root, name)
     return build_panel(NAME, version, name, [entry.task() for entry in entries])
 
 
-def _entries(config: EnvConfig, name: str) -> tuple[str, list[Entry]]:
-    from envs.alfworld import held_out
+def _entries(config: EnvConfig, root: Path, name: str) -> tuple[str, list[Entry]]:
+    from envs.alfworld import official, validation
 
-    if config.data:
-        from envs.alfworld import official
-
-        split = "train" if name == "validation" else name
-        version, found = official.panel_entries(data_root(config), split, cache_root(config))
-        if name == "validation":
-            found = held_out.carved_entries(config, found)
-        elif name == "train":
-            found = held_out.carve(found, config.validation_per_type)[0]
-        return version, found
+    split = {"validation": "train", HELD_OUT: "seen"}.get(name, name)
+    version, found = official.panel_entries(root, split, cache_root(config))
     if name == "validation":
-        return held_out.generated_entries(config)
-    from envs.alfworld import generated
-
-    _, version, entries = generated.panel_entries(config, name)
-    return version, list(entries)
+        found = validation.carved_entries(config, found)
+    elif name == "train":
+        found = validation.carve(found, config.validation_per_type)[0]
+    kinds = types_of(config, name)
+    return version, [entry for entry in found if entry.type in kinds]
 
 
 def panel_identity(config: EnvConfig, name: str) -> str:
-    """What determines the panel: the hash of the user's games, or what generated games are generated from."""
-    if config.data:
-        return _user_panel_hash(str(data_root(config)), str(cache_root(config)), config.validation_per_type, name)
-    from envs.alfworld import generated, held_out
+    """What determines the panel: the hash of the user's games, or what generated games are drawn from.
 
-    if name == "validation":
-        return f"{NAME}/{held_out.version(config)}"
-    return f"{NAME}/{generated.data_version(config)}/{name}"
+    Raises as `load_panel` does, but for what only drawing the games would show.
+    """
+    _check(config, name)
+    if config.data:
+        held = tuple(sorted(held_out_types(config)))
+        return _user_panel_hash(str(data_root(config)), str(cache_root(config)), config.validation_per_type, held, name)
+    from envs.alfworld import generated
+
+    return f"{NAME}/{generated.panel_identity(config, name)}"
 
 
 @lru_cache(maxsize=64)
-def _user_panel_hash(data: str, cache: str, validation_per_type: int, name: str) -> str:
+def _user_panel_hash(data: str, cache: str, validation_per_type: int, held_out: tuple[str, ...], name: str) -> str:
     """Planning asks once per cell: thousands of files are looked at once per process."""
-    return load_panel(EnvConfig(data=data, cache=cache, validation_per_type=validation_per_type), name).hash
+    knobs = {"held_out_types": list(held_out)}
+    config = EnvConfig(data=data, cache=cache, validation_per_type=validation_per_type, knobs=knobs)
+    return load_panel(config, name).hash
 
 
 def make(config: EnvConfig) -> Environment:
@@ -105,15 +102,25 @@ def make(config: EnvConfig) -> Environment:
 
 
 def walkthrough(config: EnvConfig, task: Task) -> list[str]:
-    """A solution of the task, from its game file. Raises EnvironmentFailure if the file is missing or changed."""
+    """A solution of the task. Raises EnvironmentFailure if its game file is missing or changed."""
+    from envs.alfworld import expert, generated, worlds
     from envs.alfworld.episode import read_checked
 
+    if worlds.is_location(task.location):
+        return expert.walkthrough(generated.scene_at(task.location, task.content_hash)[0])
     return list(read_checked(data_root(config), task).get("walkthrough") or [])
 
 
-def _check(config: EnvConfig) -> None:
+def _check(config: EnvConfig, panel: str | None = None) -> None:
+    """ValueError for an engine, a panel or a task type that does not exist, and for a panel that has no types."""
     if config.engine not in ENGINES:
         raise ValueError(f"env.engine={config.engine!r} is not one of {', '.join(ENGINES)}")
+    if panel is None:
+        held_out_types(config)
+    elif panel not in PANELS:
+        raise ValueError(f"{NAME} has no panel {panel!r}; it has {', '.join(PANELS)}")
+    else:
+        types_of(config, panel)
 
 
 def _prompter(config: EnvConfig) -> Prompter:
@@ -163,6 +170,7 @@ SPEC = EnvSpec(
     hindsight=_hindsight,
     workflow=_workflow,
     library=_library,
+    knobs=Knobs,
     lexicon=_lexicon,
     demonstrations=_demonstrations,
     metadata={

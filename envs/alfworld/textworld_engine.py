@@ -29,9 +29,12 @@ from textworld.envs.pddl import textgen
 from textworld.generator.game import EntityInfo
 from textworld.logic import Placeholder, Proposition, State, Type, Variable
 
+from envs.alfworld import generated
 from envs.alfworld.episode import AlfworldEpisode, View, read_checked
 from envs.alfworld.grammar import Context, Grammar, parse_template
+from envs.alfworld.layout import game_of, package_rules
 from envs.alfworld.translation import Translation, Translations, home_for_packages
+from envs.alfworld.worlds import is_location
 from envs.interface import EnvironmentFailure, Task
 
 NOTHING = "Nothing happens."
@@ -246,14 +249,21 @@ def _take_library() -> Any:
     return _free_libraries.pop() if _free_libraries else fast_downward.load_lib()
 
 
-def load_game(root: Path, task: Task, translations: Translations) -> Game:
+def read(root: Path | None, task: Task) -> dict[str, Any]:
+    """The task's game: of its file, or what the file of a generated world would hold."""
+    if is_location(task.location):
+        return game_of(generated.scene_at(task.location, task.content_hash)[0], package_rules())
+    return read_checked(root, task)
+
+
+def load_game(root: Path | None, task: Task, translations: Translations) -> Game:
     """The parsed game of a task, from this process's memory if it is there."""
     with _guard:
         found = _games.get(task.content_hash)
         if found is not None:
             _games.move_to_end(task.content_hash)
             return found
-    parsed = parse_game(read_checked(root, task), translations)
+    parsed = parse_game(read(root, task), translations)
     with _guard:
         _games[task.content_hash] = parsed
         while len(_games) > _KEPT_GAMES:
@@ -262,9 +272,9 @@ def load_game(root: Path, task: Task, translations: Translations) -> Game:
 
 
 class TextworldAlfworld(AlfworldEpisode):
-    """One slot. root: folder that task locations are relative to; cache: where translations are kept."""
+    """One slot. root: folder of game files, None for generated worlds only; cache: where translations are kept."""
 
-    def __init__(self, root: Path, max_steps: int, cache: Path) -> None:
+    def __init__(self, root: Path | None, max_steps: int, cache: Path) -> None:
         super().__init__(root, max_steps)
         home_for_packages(cache / "alfworld-package")
         self._translations = Translations(cache / "translations")

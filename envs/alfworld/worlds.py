@@ -1,7 +1,7 @@
-"""Generated ALFWorld games: real rooms and receptacles, objects placed from a seed, in the official file layout.
+"""Generated ALFWorld games: real rooms and receptacles, objects placed from a seed.
 
-A world is drawn from facts alone (`facts.py`); writing it as a game file also needs the PDDL domain and the text
-grammar of the `alfworld` package. `GENERATOR_VERSION` is raised whenever the same seed would give another world.
+A world is drawn from facts alone (`facts.py`) and can be drawn again from its location, so no file holds it.
+`GENERATOR_VERSION` is raised whenever the same seed would give another world.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from envs.alfworld.facts import DEVICES, LAMP_SURFACES, TASK_TYPES, UNSEEN_ROOMS, Pose, Room, facts, train_rooms
 
 GENERATOR_VERSION = 1
+LOOK = "look_at_obj_in_light"  # the one task type with a lamp instead of a target
+_LOCATION = "world:"
 
 # Receptacle types that a room is known to have but whose pose the layouts leave out, and how many a room usually has.
 _UNPLACED = {
@@ -30,7 +31,7 @@ _UNPLACED = {
     "ToiletPaperHanger": 1,
     "TowelHolder": 1,
 }
-_LAMPS = ("DeskLamp", "FloorLamp")
+LAMPS = ("DeskLamp", "FloorLamp")
 # In ALFRED's plans things stand on surfaces far more often than behind doors (Pan: 102 on stove and counter, 5 in
 # cabinets).
 _SURFACE_WEIGHT, _CLOSED_WEIGHT = 6, 1
@@ -51,10 +52,21 @@ class Spec:
     def key(self) -> str:
         return f"{self.task_type}-{self.object}-None-{self.target or self.toggle}"
 
+    @classmethod
+    def of_key(cls, key: str) -> Spec:
+        """The specification that has this key. ValueError for anything else."""
+        task_type, thing, none, place = key.split("-")
+        if none != "None" or task_type not in TASK_TYPES:
+            raise ValueError(f"{key!r} is no key of a task")
+        return cls(task_type, thing, "", place) if task_type == LOOK else cls(task_type, thing, place, "")
+
 
 @dataclass(frozen=True)
 class World:
-    """A room with everything in its place, and a task in it. Ids are AI2-THOR's: `Type|+x|+y|+z`."""
+    """A room with everything in its place, and a task in it. Ids are AI2-THOR's: `Type|+x|+y|+z`.
+
+    seed: what `build` drew it from; "" for a world that was made in another way
+    """
 
     room: int
     spec: Spec
@@ -62,6 +74,7 @@ class World:
     objects: dict[str, tuple[str, str]]  # id -> (type, receptacle id)
     start: Pose
     instruction: str
+    seed: str = ""
 
     @property
     def trial(self) -> str:
@@ -72,6 +85,13 @@ class World:
     def folder(self) -> str:
         """Folder below the split, as in the official data."""
         return f"{self.spec.key}-{self.room}/{self.trial}"
+
+    @property
+    def location(self) -> str:
+        """What `at_location` makes the world of. ValueError for a world that no seed gives."""
+        if not self.seed:
+            raise ValueError(f"{self.folder} was not drawn from a seed, so it has no location")
+        return f"{_LOCATION}{self.spec.key}-{self.room}:{self.seed}"
 
 
 def _coordinate(value: float) -> str:
@@ -108,7 +128,7 @@ def _portable(room: Room) -> list[str]:
     return [
         t
         for t in room.object_types
-        if t in table.object_types and t not in table.fixed and t not in _LAMPS and _places(room.number, t)
+        if t in table.object_types and t not in table.fixed and t not in LAMPS and _places(room.number, t)
     ]
 
 
@@ -121,7 +141,7 @@ def specs(number: int) -> tuple[Spec, ...]:
     for task_type in TASK_TYPES:
         if room.kind not in table.goals_by_room_kind[task_type]:
             continue
-        if task_type == "look_at_obj_in_light":
+        if task_type == LOOK:
             if "DeskLamp" in room.object_types and kinds & set(LAMP_SURFACES):
                 found += [Spec(task_type, o, "", "DeskLamp") for o in _portable(room)]
             continue
@@ -174,7 +194,28 @@ def build(number: int, spec: Spec, seed: str) -> World:
         start = (start[0] + 1, *start[1:])
     wording = rng.choice(table.instructions[spec.task_type])
     instruction = wording.format(obj=spec.object.lower(), recep=spec.target.lower(), toggle=spec.toggle.lower())
-    return World(number, spec, receptacles, objects, start, instruction)
+    return World(number, spec, receptacles, objects, start, instruction, seed)
+
+
+def is_location(location: str) -> bool:
+    """Whether it is the location of a generated world; all others are paths of game files."""
+    return location.startswith(_LOCATION)
+
+
+def at_location(location: str) -> World:
+    """The world of a location. ValueError for a text that no world has as its location.
+
+    Whether the room can pose the task is not asked (that takes longer than drawing the world): compare content hashes.
+    """
+    task, _, seed = location.removeprefix(_LOCATION).partition(":")
+    try:
+        key, number = task.rsplit("-", 1)
+        room, spec = int(number), Spec.of_key(key)
+    except ValueError:
+        room, spec = -1, None
+    if spec is None or not seed or not is_location(location) or room not in facts().rooms:
+        raise ValueError(f"{location!r} is no location of a generated world")
+    return build(room, spec, seed)
 
 
 def _kept_for_seen(number: int, spec: Spec) -> bool:
@@ -228,81 +269,8 @@ def draw_validation(per_type: int, eval_per_type: int, seed: int) -> list[World]
     return worlds
 
 
-# ------------------------------------------------------------------------------------------------ the official layout
 def mangle(ident: str) -> str:
     """AI2-THOR id -> PDDL name, in the spelling of the official files."""
     for a, b in (("-", "_minus_"), ("|", "_bar_"), ("+", "_plus_"), (".", "_dot_"), (",", "_comma_")):
         ident = ident.replace(a, b)
     return ident
-
-
-def pddl_problem(world: World, goal: str) -> str:
-    """The problem text of a world. goal: the package's goal template, filled in, with `#` for ` - `."""
-    table = facts()
-
-    def loc(pose: Pose) -> str:
-        return mangle("loc|{}|{}|{}|{}".format(*pose))
-
-    rec, obj = sorted(world.receptacles.items()), sorted(world.objects.items())
-    locations = sorted({loc(pose) for _, (_, pose) in rec} | {loc(world.start)})
-    object_types = sorted(set(table.object_types) - set(table.fixed))
-    present = sorted({kind for _, (kind, _) in obj})
-    lines = [f"(define (problem plan_{world.trial})", "(:domain alfred)", "(:objects", "agent1 - agent"]
-    lines += [f"{t} - object" for t in object_types]
-    lines += [f"{t}Type - otype" for t in object_types] + [f"{t}Type - rtype" for t in table.fixed]
-    lines += [f"{mangle(i)} - object" for i, _ in obj] + [f"{mangle(i)} - receptacle" for i, _ in rec]
-    lines += [f"{x} - location" for x in locations] + [")", "(:init"]
-    lines += [f"(receptacleType {mangle(i)} {kind}Type)" for i, (kind, _) in rec]
-    lines += [f"(objectType {mangle(i)} {kind}Type)" for i, (kind, _) in obj]
-    for kind in sorted({k for _, (k, _) in rec}):
-        lines += [f"(canContain {kind}Type {t}Type)" for t in present if table.holds(kind, t)]
-    lines += [f"(pickupable {mangle(i)})" for i, (kind, _) in obj if kind not in _LAMPS]
-    lines += [f"(isReceptacleObject {mangle(i)})" for i, (kind, _) in obj if kind in table.movable]
-    lines += [f"(openable {mangle(i)})" for i, (kind, _) in rec if kind in table.openable]
-    lines += [f"(atLocation agent1 {loc(world.start)})"]
-    for affordance, kinds in sorted(table.affordances.items()):
-        lines += [f"({affordance.lower()} {mangle(i)})" for i, (kind, _) in obj if kind in kinds]
-    lines += [f"(inReceptacle {mangle(i)} {mangle(where)})" for i, (_, where) in obj]
-    lines += [f"(receptacleAtLocation {mangle(i)} {loc(pose)})" for i, (_, pose) in rec]
-    lines += [f"(objectAtLocation {mangle(i)} {loc(world.receptacles[where][1])})" for i, (_, where) in obj]
-    lines += [")"]
-    return "\n".join(lines) + "\n" + goal.replace("#", "-")
-
-
-def write(world: World, split_folder: Path, walkthrough: list[str]) -> Path:
-    """Writes traj_data.json, initial_state.pddl and game.tw-pddl below `split_folder`; returns the game file."""
-    from alfworld.gen import goal_library
-    from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
-
-    spec = world.spec
-    goal = goal_library.gdict[spec.task_type]["pddl"].format(
-        obj=spec.object, recep=spec.target, toggle=spec.toggle, mrecep=""
-    )
-    problem = pddl_problem(world, goal)
-    game = {
-        "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(),
-        "grammar": Path(ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", world.instruction),
-        "pddl_problem": problem,
-        "solvable": True,
-        "walkthrough": walkthrough,
-    }
-    trajectory = {
-        "task_id": world.trial,
-        "task_type": spec.task_type,
-        "scene": {"floor_plan": f"FloorPlan{world.room}", "scene_num": world.room},
-        "pddl_params": {
-            "object_target": spec.object,
-            "parent_target": spec.target,
-            "mrecep_target": "",
-            "toggle_target": spec.toggle,
-            "object_sliced": False,
-        },
-        "turk_annotations": {"anns": [{"task_desc": world.instruction}]},
-    }
-    folder = split_folder / world.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "traj_data.json").write_text(json.dumps(trajectory))
-    (folder / "initial_state.pddl").write_text(problem)
-    path = folder / "game.tw-pddl"
-    path.write_text(json.dumps(game))
-    return path

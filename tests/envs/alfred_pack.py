@@ -1,9 +1,9 @@
 """Worlds rebuilt from a pack of ALFRED task specifications (MIT, (c) 2019 ALFRED), which is no part of the project.
 
 A pack is gzipped JSON, one list per trial: [split letter, folder, trial, random seed, start pose,
-[[type, x, y, z], ...], plan, human descriptions]. Real rooms, real tasks, real places of objects; which receptacle holds
-an object is inferred from where it lies. So these are reconstructions and not the official games: they serve to compare
-engines, nothing else.
+[[type, x, y, z], ...], plan, human descriptions]. Real rooms, real tasks, real places of objects; which receptacle
+holds an object is inferred from where it lies. So these are reconstructions and not the official games: they serve to
+compare engines, nothing else.
 """
 
 from __future__ import annotations

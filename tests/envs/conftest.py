@@ -1,4 +1,4 @@
-"""A small generated world, made once for all tests of the data and of the engines."""
+"""A small generated world in files, made once for all tests of the data and of the engines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stand_in_rules import STAND_IN
 
 from envs.alfworld import generated
 from envs.alfworld.manifest import Manifest
@@ -19,15 +20,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def config(cache: Path) -> EnvConfig:
-    """One game per type and panel; the native engine, so that nothing is translated ahead."""
-    return EnvConfig(engine="native", cache=str(cache), train_per_type=1, eval_per_type=1, max_steps=50)
+    """One game per type and panel."""
+    return EnvConfig(cache=str(cache), train_per_type=1, eval_per_type=1, max_steps=50)
 
 
 @pytest.fixture(scope="session")
-def world(config: EnvConfig) -> tuple[Path, Manifest]:
-    """(data root, manifest)."""
-    pytest.importorskip("alfworld")
-    return generated.ensure(config)
+def world(config: EnvConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """(data root, manifest) of games in the official layout, written without the packages."""
+    root = tmp_path_factory.mktemp("written games")
+    return root, generated.write_games(config, root, STAND_IN)
 
 
 @pytest.fixture

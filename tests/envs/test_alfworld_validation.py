@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.alfworld import held_out, spec, worlds
+from envs.alfworld import spec, validation, worlds
 from envs.alfworld.facts import TASK_TYPES
 from envs.alfworld.manifest import Entry, Manifest
 from envs.interface import EnvConfig
@@ -17,18 +17,17 @@ World = tuple[Path, Manifest]
 
 
 @pytest.fixture
-def small(config: EnvConfig, world: World) -> EnvConfig:
+def small(config: EnvConfig) -> EnvConfig:
     return replace(config, validation_per_type=2)
 
 
-def test_generated_games_of_its_own(small: EnvConfig, world: World) -> None:
+def test_generated_games_of_its_own(small: EnvConfig) -> None:
     before = {name: spec.load_panel(small, name) for name in ("train", "seen", "unseen")}
     panel = spec.load_panel(small, "validation")
     assert len(panel.tasks) == 12 and {t.type for t in panel.tasks} == set(TASK_TYPES)
     assert_disjoint(panel, *before.values())
     assert spec.load_panel(small, "validation") == panel
     assert {name: spec.load_panel(small, name) for name in before} == before
-    assert [t.content_hash for t in before["train"].tasks] == [e.content_hash for e in world[1].panels["train"]]
     environment = spec.make(small)
     assert all(environment.reset(task).task for task in panel.tasks)
 
@@ -37,13 +36,13 @@ def test_specifications_are_shared_with_no_other_panel() -> None:
     def specs(drawn: list[worlds.World]) -> set[tuple[int, worlds.Spec]]:
         return {(world.room, world.spec) for world in drawn}
 
-    validation = specs(worlds.draw_validation(6, 20, 0))
-    assert len(validation) == 36
-    assert not validation & specs(worlds.draw("seen", 20, 0))
-    assert not validation & {pair for pairs in worlds.pool("train").values() for pair in pairs}
-    assert not validation & {pair for pairs in worlds.pool("unseen").values() for pair in pairs}
+    found = specs(worlds.draw_validation(6, 20, 0))
+    assert len(found) == 36
+    assert not found & specs(worlds.draw("seen", 20, 0))
+    assert not found & {pair for pairs in worlds.pool("train").values() for pair in pairs}
+    assert not found & {pair for pairs in worlds.pool("unseen").values() for pair in pairs}
     assert worlds.draw_validation(6, 20, 0) == worlds.draw_validation(6, 20, 0)
-    assert specs(worlds.draw_validation(6, 20, 1)) != validation
+    assert specs(worlds.draw_validation(6, 20, 1)) != found
     with pytest.raises(ValueError, match=r"eval_per_type=79 leaves 1 of 80 .*validation_per_type=6 wants more"):
         worlds.draw_validation(6, 79, 0)
 
@@ -65,33 +64,33 @@ def entries(count: int, kind: str = "pick_and_place_simple") -> list[Entry]:
 
 def test_a_users_training_games_give_at_most_a_tenth() -> None:
     games = [*entries(100), *entries(25, "look_at_obj_in_light"), *entries(9, "pick_two_obj_and_place")]
-    train, validation = held_out.carve(games, 4)
-    assert [e.type for e in validation] == ["pick_and_place_simple"] * 4 + ["look_at_obj_in_light"] * 2
-    assert [e for e in games if e not in validation] == train
-    assert held_out.carve(list(reversed(games)), 4)[1] == list(reversed(validation))  # no order of folders matters
-    assert {e.id for e in held_out.carve(games, 3)[1]} < {e.id for e in validation}
-    assert held_out.carve(games, 0) == (games, [])
+    train, carved = validation.carve(games, 4)
+    assert [e.type for e in carved] == ["pick_and_place_simple"] * 4 + ["look_at_obj_in_light"] * 2
+    assert [e for e in games if e not in carved] == train
+    assert validation.carve(list(reversed(games)), 4)[1] == list(reversed(carved))  # no order of folders matters
+    assert {e.id for e in validation.carve(games, 3)[1]} < {e.id for e in carved}
+    assert validation.carve(games, 0) == (games, [])
 
 
 def test_equal_games_are_never_on_both_sides() -> None:
     games = entries(20)
     games += [replace(e, id=e.id + "-again") for e in games]
-    train, validation = held_out.carve(games, 4)
-    assert len(validation) == 2 and len(train) == 36
-    assert not {e.content_hash for e in train} & {e.content_hash for e in validation}
+    train, carved = validation.carve(games, 4)
+    assert len(carved) == 2 and len(train) == 36
+    assert not {e.content_hash for e in train} & {e.content_hash for e in carved}
 
 
 def test_all_runs_on_a_users_data_train_on_the_same_games(
     config: EnvConfig, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six games, one of a type: nothing to spare unless one may take every game."""
-    data = EnvConfig(data=str(world[0]), cache=config.cache, engine="native", validation_per_type=1)
+    data = EnvConfig(data=str(world[0]), cache=config.cache, validation_per_type=1)
     spec._user_panel_hash.cache_clear()
     assert len(spec.load_panel(data, "train").tasks) == 6
     with pytest.raises(ValueError, match="fewer than 10 training games of each type"):
         spec.load_panel(data, "validation")
     whole = panel_identity(data, "train")
-    monkeypatch.setattr(held_out, "LARGEST_SHARE", 1)
+    monkeypatch.setattr(validation, "LARGEST_SHARE", 1)
     spec._user_panel_hash.cache_clear()
     panel = spec.load_panel(data, "validation")
     assert len(panel.tasks) == 6 and panel_identity(data, "validation") == panel.hash

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from envs.alfworld import facts, worlds
+from envs.alfworld import facts, layout, worlds
 from envs.alfworld.demos import demonstration
 from envs.alfworld.expert import Expert, walkthrough
 from envs.alfworld.hindsight import caution, episode_skill, hindsight, workflow
@@ -18,6 +18,7 @@ from envs.interface import Task
 SPLITS = ("train", "seen", "unseen")
 
 
+@pytest.mark.engine
 def test_the_shipped_table_is_what_the_package_says():
     pytest.importorskip("alfworld")
     assert json.loads(facts.table_path().read_text()) == json.loads(facts.render(facts.derive()))
@@ -61,7 +62,7 @@ def test_every_world_is_solved_by_its_walkthrough_and_is_not_solved_at_the_start
 
 def test_world_and_game_file_give_the_same_scene():
     world = worlds.draw("train", 1, 0)[2]
-    problem = worlds.pddl_problem(world, "(:goal (and))")
+    problem = layout.problem(world, "(:goal (and))")
     spec = world.spec
     params = {"object_target": spec.object, "parent_target": spec.target, "toggle_target": spec.toggle}
     read = Game(scene_of_game(problem, spec.task_type, params, world.instruction))

@@ -1,10 +1,11 @@
-"""The user's data and the generated data: complete or an error that names what is missing; made once, whoever asks."""
+"""The user's data: complete, or an error that names what is missing. Command line, download, cache."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -18,14 +19,16 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from stand_in_rules import STAND_IN
 
-from envs.alfworld import fetch, generated, official, spec
+from envs.alfworld import fetch, layout, official, spec
 from envs.alfworld.__main__ import main
-from envs.alfworld.facts import TASK_TYPES, UNSEEN_ROOMS
+from envs.alfworld.episode import content_hash, read_checked, read_game
+from envs.alfworld.facts import TASK_TYPES
 from envs.alfworld.manifest import LAYOUT, NAME, SPLITS, Manifest
 from envs.cache import cache_root, file_lock, write_atomically
-from envs.interface import EnvConfig
-from envs.panels import assert_disjoint, panel_identity
+from envs.interface import EnvConfig, EnvironmentFailure
+from envs.panels import panel_identity
 
 World = tuple[Path, Manifest]
 
@@ -172,47 +175,13 @@ def test_leaked_content_is_found_by_verify(data: EnvConfig, capsys: pytest.Captu
     assert "shares 1 of 6 tasks with panel 'train'" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------------- generated data
-def test_generated_panels(config: EnvConfig, world: World) -> None:
-    panels = {name: spec.load_panel(config, name) for name in SPLITS}
-    assert_disjoint(panels["train"], panels["seen"], panels["unseen"])
-    for panel in panels.values():
-        assert {t.type for t in panel.tasks} == set(TASK_TYPES) and panel.data_version == world[1].version
-    rooms = {name: {int(t.id.split("/")[1].rsplit("-", 1)[1]) for t in p.tasks} for name, p in panels.items()}
-    assert rooms["unseen"] <= set(UNSEEN_ROOMS)
-    assert not (rooms["train"] | rooms["seen"]) & set(UNSEEN_ROOMS)
-    assert len({p.hash for p in panels.values()}) == 3
-
-
-def test_what_determines_generated_games_determines_their_name(config: EnvConfig) -> None:
-    names = {
-        panel_identity(c, "train")
-        for c in (
-            config,
-            replace(config, world_seed=1),
-            replace(config, train_per_type=2),
-            replace(config, eval_per_type=2),
-        )
-    }
-    assert len(names) == 4
-    assert panel_identity(replace(config, max_steps=3, engine="textworld", prompt="full"), "train") in names
-    assert panel_identity(config, "train") != panel_identity(config, "seen")
-    with pytest.raises(ValueError, match=r"env\.eval_per_type=0"):
-        panel_identity(replace(config, eval_per_type=0), "train")
-
-
-def test_unknown_panels_and_engines(config: EnvConfig) -> None:
-    with pytest.raises(ValueError, match="no panel 'valid'; it has train, seen, unseen"):
-        spec.load_panel(config, "valid")
-    with pytest.raises(ValueError, match=r"env\.engine='thor' is not one of textworld, native"):
-        spec.make(replace(config, engine="thor"))
-
-
-def test_a_lost_or_cut_generated_game_is_named(config: EnvConfig, world: World, tmp_path: Path) -> None:
-    copy = replace(config, cache=str(tmp_path))
-    shutil.copytree(world[0], generated.root_of(copy))
+# -------------------------------------------------------------------------------------------------------- written games
+def test_a_lost_or_cut_game_of_a_manifest_is_named(world: World, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(world[0], root)
+    copy = EnvConfig(data=str(root))
     entry = world[1].panels["unseen"][2]
-    path = generated.root_of(copy) / entry.location
+    path = root / entry.location
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     with pytest.raises(FileNotFoundError, match="1 of another size"):
@@ -222,10 +191,9 @@ def test_a_lost_or_cut_generated_game_is_named(config: EnvConfig, world: World, 
         spec.load_panel(copy, "unseen")
     assert entry.location in str(error.value)
     path.write_bytes(whole.replace(b"pickupable", b"pickupabla", 1))
-    arguments = ["--cache", str(tmp_path), "--train-per-type", "1", "--eval-per-type", "1"]
-    assert main(["verify", *arguments]) == 1
+    assert main(["verify", "--data", str(root)]) == 1
     path.write_bytes(whole)
-    assert main(["verify", *arguments]) == 0
+    assert main(["verify", "--data", str(root)]) == 0
 
 
 def test_a_manifest_that_was_edited_is_refused(world: World, tmp_path: Path) -> None:
@@ -242,68 +210,55 @@ def test_a_manifest_that_was_edited_is_refused(world: World, tmp_path: Path) -> 
         Manifest.read(tmp_path / "none.json")
 
 
-_ENSURE = """
-import sys
-from envs.alfworld import generated
-from envs.interface import EnvConfig
-made = []
-real = generated.write_games
-generated.write_games = lambda config, root: made.append(1) or real(config, root)
-root, manifest = generated.ensure(EnvConfig(engine="native", cache=sys.argv[1], train_per_type=1, eval_per_type=1))
-print(len(made), manifest.panels["train"][0].content_hash)
-"""
+def test_the_files_play_as_the_worlds_that_they_were_written_from(config: EnvConfig, world: World) -> None:
+    """The same panel from files and from locations: equal ids, types and slots, and equal games but for `help`."""
+    data = replace(config, data=str(world[0]))
+    for panel in SPLITS:
+        drawn, written = spec.load_panel(config, panel), spec.load_panel(replace(data, validation_per_type=0), panel)
+        assert [(t.id, t.type, t.slots) for t in drawn.tasks] == [(t.id, t.type, t.slots) for t in written.tasks]
+        for one, other in zip(drawn.tasks, written.tasks, strict=True):
+            mine, theirs = spec.make(config), spec.make(data)
+            assert mine.reset(one) == theirs.reset(other)
+            for command in spec.walkthrough(config, one):
+                assert mine.step(command) == theirs.step(command)
+            assert spec.walkthrough(config, one) == spec.walkthrough(data, other)
 
 
-@pytest.mark.slow
-def test_processes_that_ask_at_once_make_the_games_once(world: World, tmp_path: Path) -> None:
-    left = generated.root_of(EnvConfig(cache=str(tmp_path), train_per_type=1, eval_per_type=1))
-    (left.parent / f".{left.name}.99999").mkdir(parents=True)  # of a maker that was killed
-    racing = [
-        subprocess.Popen([sys.executable, "-c", _ENSURE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    said = [process.communicate()[0].split() for process in racing]
-    assert sorted(made for made, _ in said) == ["0", "0", "1"]
-    assert {content for _, content in said} == {world[1].panels["train"][0].content_hash}
-    assert sorted(p.name for p in left.parent.iterdir()) == sorted([left.name, f"{left.name}.lock"])
+@pytest.mark.parametrize("break_it", ["missing", "changed", "garbage", "no game"])
+def test_a_game_file_that_is_not_what_the_panel_promised(break_it: str, world: World, tmp_path: Path) -> None:
+    task = world[1].panels["unseen"][0].task()
+    path = tmp_path / task.location
+    path.parent.mkdir(parents=True)
+    game = read_game(world[0] / task.location)
+    if break_it == "changed":
+        path.write_text(
+            json.dumps({**game, "pddl_problem": game["pddl_problem"].replace("(pickupable", "(openable", 1)})
+        )
+    elif break_it == "garbage":
+        path.write_text("{")
+    elif break_it == "no game":
+        path.write_text("[]")
+    with pytest.raises(EnvironmentFailure, match=r"missing|changed since|cannot be read|no game file"):
+        spec.make(EnvConfig(data=str(tmp_path))).reset(task)
+    with pytest.raises(EnvironmentFailure, match=r"game\.tw-pddl"):
+        read_checked(tmp_path, task)
 
 
-def test_a_maker_that_fails_leaves_nothing(config: EnvConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(config: EnvConfig, root: Path) -> Manifest:
-        root.mkdir()
-        (root / "half").write_text("")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(generated, "write_games", breaks)
-    fresh = replace(config, cache=str(tmp_path))
-    with pytest.raises(OSError, match="No space"):
-        generated.ensure(fresh)
-    assert [p.name for p in (tmp_path / "worlds").iterdir()] == [f"{generated.root_of(fresh).name}.lock"]
-
-
-@pytest.mark.engine
-@pytest.mark.slow
-def test_loading_a_panel_translates_it_once(
-    config: EnvConfig, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pytest.importorskip("textworld")
-    fresh = replace(config, cache=str(tmp_path), engine="textworld")
-    shutil.copytree(world[0], generated.root_of(fresh))
-    spec.load_panel(fresh, "seen")
-    kept = list((tmp_path / "translations").glob("*/*.sas.zz"))
-    assert len(kept) == 6
-    monkeypatch.setattr(generated, "_translate_all", lambda *a: pytest.fail("translated again"))
-    spec.load_panel(fresh, "seen")
-
-
-def test_a_failing_translator_only_costs_time(
-    config: EnvConfig, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(generated.sys, "executable", shutil.which("false"))
-    fresh = replace(config, cache=str(tmp_path))
-    generated.ensure_translations(fresh, world[0], "v", "seen", world[1].panels["seen"], workers=1)
-    assert "translating ahead failed with status 1" in caplog.text
-    assert not list((tmp_path / "translations").glob("*.done"))
+def test_content_hash_ignores_names_order_and_space_but_nothing_else(world: World) -> None:
+    game = read_game(world[0] / world[1].panels["unseen"][0].location)
+    known = content_hash(game)
+    head, goal = game["pddl_problem"].split("(:goal")
+    lines = head.split("\n")
+    middle = lines[5:-3]
+    random.Random(0).shuffle(middle)
+    renamed = "\n".join(
+        [lines[0].replace("plan_", "another_"), *lines[1:5], *(f"  {x} \r" for x in middle), *lines[-3:]]
+    )
+    same = {**game, "pddl_problem": f"; a comment\n{renamed}\n(:goal {goal}", "walkthrough": None}
+    assert content_hash(same) == known
+    assert content_hash({**game, "pddl_problem": f"{head}(:goal{goal.replace('and', 'or')}"}) != known
+    assert content_hash({**game, "grammar": game["grammar"].replace("Your task", "The task")}) != known
+    assert content_hash({**game, "pddl_domain": game["pddl_domain"] + "x"}) != known
 
 
 # --------------------------------------------------------------------------------------------------------------- cache
@@ -350,6 +305,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 
 
 # -------------------------------------------------------------------------------------------------------- command line
+@pytest.mark.engine
 def test_generate_into_a_folder_that_then_serves_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("alfworld")
     out = tmp_path / "games"
@@ -360,9 +316,45 @@ def test_generate_into_a_folder_that_then_serves_as_data(tmp_path: Path, capsys:
     printed = capsys.readouterr().out
     assert "train: 6 games, panel hash" in printed and "pick_two_obj_and_place: 1" in printed
     panel = spec.load_panel(EnvConfig(data=str(out)), "unseen")
-    assert panel.hash[:16] in printed and panel.data_version.startswith("generated-")
+    assert panel.hash[:16] in printed and panel.data_version.startswith("generated-files-")
     assert main(["generate", *sizes, "--out", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_generate_without_the_package_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(name: str) -> str:
+        raise layout.PackageNotFoundError(name)
+
+    monkeypatch.setattr(layout, "version", absent)
+    assert main(["generate", "--out", str(tmp_path / "games"), "--cache", str(tmp_path)]) == 2
+    assert "install agentic-rl-harness[alfworld]" in capsys.readouterr().err
+    assert not (tmp_path / "games").exists()
+
+
+def test_a_package_with_other_rules_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "installed_rules", lambda: STAND_IN)
+    monkeypatch.setattr(layout, "require_package", lambda: "0.9")
+    layout.package_rules.cache_clear()
+    with pytest.raises(ValueError, match=r"alfworld 0\.9 has other rules .* than the ones that env\.engine=native"):
+        layout.package_rules()
+
+
+def test_the_digest_of_rules_ignores_space_and_comments_only() -> None:
+    spaced = replace(STAND_IN, domain=STAND_IN.domain.replace("\n", "  \r\n\n; more\n"))
+    assert spaced.digest == STAND_IN.digest
+    for field in ("domain", "grammar"):
+        other = replace(STAND_IN, **{field: getattr(STAND_IN, field).replace("put", "place")})
+        assert other.digest != STAND_IN.digest
+    assert replace(STAND_IN, goals={**STAND_IN.goals, TASK_TYPES[0]: "(:goal)"}).digest != STAND_IN.digest
+
+
+def test_verify_of_generated_games(capsys: pytest.CaptureFixture[str], config: EnvConfig) -> None:
+    assert main(["verify", "--train-per-type", "1", "--eval-per-type", "1"]) == 0
+    printed = capsys.readouterr().out
+    for panel in SPLITS:
+        assert f"{panel}: 6 games, panel hash {spec.load_panel(config, panel).hash[:16]}" in printed
 
 
 @pytest.mark.parametrize(
@@ -370,8 +362,7 @@ def test_generate_into_a_folder_that_then_serves_as_data(tmp_path: Path, capsys:
     [
         (["verify", "--write-manifest"], 2, "needs --data"),
         (["verify", "--data", "/nowhere"], 1, "/nowhere is not a folder"),
-        (["translate", "--data", ".", "--panel", "seen", "--folder", ".", "--share", "2/2"], 2, "not I/N"),
-        (["generate", "--train-per-type", "0"], 2, "makes an empty panel"),
+        (["verify", "--train-per-type", "0"], 2, "env.train_per_type=0 makes an empty panel"),
         (["fetch", "--out", "x", "--url", "file:///etc/passwd"], 2, "neither http nor https"),
     ],
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from envs.alfworld import spec, translation
-from envs.alfworld.episode import content_hash, read_game, task_text
+from envs.alfworld import ahead, generated, spec, translation
+from envs.alfworld.episode import read_game, task_text
 from envs.alfworld.manifest import Manifest
 from envs.alfworld.translation import Translation, Translations, translate
 from envs.interface import EnvConfig, Environment, EnvironmentFailure, Observation, StepResult, Task
@@ -30,8 +30,15 @@ World = tuple[Path, Manifest]
 
 
 @pytest.fixture(scope="module")
+def world(config: EnvConfig, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Files with the package's own domain, grammar and goals."""
+    root = tmp_path_factory.mktemp("package games")
+    return root, generated.write_games(config, root)
+
+
+@pytest.fixture(scope="module")
 def textworld_config(config: EnvConfig, world: World) -> EnvConfig:
-    return replace(config, engine="textworld")
+    return replace(config, engine="textworld", data=str(world[0]))
 
 
 @pytest.fixture
@@ -97,11 +104,10 @@ def test_equal_to_the_packages_own_engine(environment: Environment, world: World
     assert kinds == 8 and compared >= 50 and won >= 4
 
 
-def test_every_generated_game_is_won_by_its_walkthrough(
-    environment: Environment, config: EnvConfig, world: World
-) -> None:
+def test_every_generated_game_is_won_by_its_walkthrough(environment: Environment, config: EnvConfig) -> None:
+    """Drawn from their locations, for which the engine needs no file either."""
     for panel in ("train", "seen", "unseen"):
-        for task in tasks_of(world, panel):
+        for task in spec.load_panel(config, panel).tasks:
             environment.reset(task)
             results = [environment.step(command) for command in spec.walkthrough(config, task)]
             assert all(r.admissible for r in results), task.id
@@ -148,47 +154,6 @@ def test_environments_do_not_disturb_each_other(textworld_config: EnvConfig, wor
     together = [[slot.step(commands[s][k]).observation.text for s, slot in enumerate(slots)] for k in range(4)]
     for s, (task, _) in enumerate(plans):
         assert [texts[s] for texts in together] == alone(task, commands[s])
-
-
-@pytest.mark.parametrize("break_it", ["missing", "changed", "garbage", "no game"])
-def test_a_game_file_that_is_not_what_the_panel_promised(
-    break_it: str, textworld_config: EnvConfig, world: World, tmp_path: Path
-) -> None:
-    task = tasks_of(world)[0]
-    path = tmp_path / task.location
-    path.parent.mkdir(parents=True)
-    game = read_game(world[0] / task.location)
-    if break_it == "changed":
-        path.write_text(
-            json.dumps({**game, "pddl_problem": game["pddl_problem"].replace("(pickupable", "(openable", 1)})
-        )
-    elif break_it == "garbage":
-        path.write_text("{")
-    elif break_it == "no game":
-        path.write_text("[]")
-    with pytest.raises(EnvironmentFailure, match=r"missing|changed since|cannot be read|no game file"):
-        spec.make(replace(textworld_config, data=str(tmp_path), engine="native")).reset(task)
-    with pytest.raises(EnvironmentFailure, match=r"game\.tw-pddl"):
-        from envs.alfworld.episode import read_checked
-
-        read_checked(tmp_path, task)
-
-
-def test_content_hash_ignores_names_order_and_space_but_nothing_else(world: World) -> None:
-    game = read_game(world[0] / tasks_of(world)[0].location)
-    known = content_hash(game)
-    head, goal = game["pddl_problem"].split("(:goal")
-    lines = head.split("\n")
-    middle = lines[5:-3]
-    random.Random(0).shuffle(middle)
-    renamed = "\n".join(
-        [lines[0].replace("plan_", "another_"), *lines[1:5], *(f"  {x} \r" for x in middle), *lines[-3:]]
-    )
-    same = {**game, "pddl_problem": f"; a comment\n{renamed}\n(:goal {goal}", "walkthrough": None}
-    assert content_hash(same) == known
-    assert content_hash({**game, "pddl_problem": f"{head}(:goal{goal.replace('Type', 'Typ')}"}) != known
-    assert content_hash({**game, "grammar": game["grammar"].replace("Your task", "The task")}) != known
-    assert content_hash({**game, "pddl_domain": game["pddl_domain"] + "x"}) != known
 
 
 # ------------------------------------------------------------------------------------------------------- translations
@@ -238,6 +203,70 @@ def test_a_folder_that_cannot_be_written_costs_time_only(world: World, tmp_path:
 
 
 @pytest.mark.slow
+def test_loading_a_panel_translates_it_once(config: EnvConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fresh = replace(config, cache=str(tmp_path), engine="textworld")
+    panel = spec.load_panel(fresh, "seen")
+    assert panel == spec.load_panel(config, "seen")
+    assert len(list((tmp_path / "translations").glob("*/*.sas.zz"))) == 6
+    monkeypatch.setattr(ahead, "_translate_all", lambda *a: pytest.fail("translated again"))
+    spec.load_panel(fresh, "seen")
+    monkeypatch.setattr(translation, "translate", lambda *a: pytest.fail("not the game that was translated"))
+    assert spec.make(fresh).reset(panel.tasks[0]) == spec.make(config).reset(panel.tasks[0])
+
+
+@pytest.mark.slow
+def test_the_packages_own_environment_reads_written_games(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's loader finds every game in every split, and its environment plays one."""
+    from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
+
+    monkeypatch.setenv("ALFWORLD_DATA", str(world[0]))
+    paths = {name: f"$ALFWORLD_DATA/json_2.1.1/{name}" for name in ("train", "valid_seen", "valid_unseen")}
+    settings = {
+        "dataset": {
+            "data_path": paths["train"],
+            "eval_id_data_path": paths["valid_seen"],
+            "eval_ood_data_path": paths["valid_unseen"],
+            "num_train_games": -1,
+            "num_eval_games": -1,
+        },
+        "env": {
+            "task_types": [1, 2, 3, 4, 5, 6],
+            "goal_desc_human_anns_prob": 0,
+            "domain_randomization": False,
+            "regen_game_files": False,
+            "expert_type": "handcoded",
+        },
+        "general": {"training_method": "dqn"},
+        "rl": {"training": {"max_nb_steps_per_episode": 50}},
+        "dagger": {"training": {"max_nb_steps_per_episode": 50}},
+        "logic": {},
+    }
+    panels = {"train": "train", "eval_in_distribution": "seen", "eval_out_of_distribution": "unseen"}
+    for theirs, ours in panels.items():
+        loaded = AlfredTWEnv(settings, train_eval=theirs)
+        found = {str(Path(name).relative_to(world[0])) for name in loaded.game_files}
+        assert found == {entry.location for entry in world[1].panels[ours]}
+    playing = loaded.init_env(batch_size=1)
+    try:
+        first, info = playing.reset()
+        played = Path(info["extra.gamefile"][0]).relative_to(world[0])
+        task = next(task for task in tasks_of(world) if task.location == str(played))
+        mine = spec.make(EnvConfig(data=str(world[0]))).reset(task)
+        assert first[0].strip() == mine.text and tuple(info["admissible_commands"][0]) == mine.admissible
+    finally:
+        playing.close()
+
+
+def test_a_failing_translator_only_costs_time(
+    config: EnvConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ahead.sys, "executable", shutil.which("false"))
+    ahead.ensure_translations(replace(config, cache=str(tmp_path)), spec.load_panel(config, "seen").tasks, workers=1)
+    assert "translating ahead failed with status 1" in caplog.text
+    assert not list((tmp_path / "translations").glob("*.done"))
+
+
+@pytest.mark.slow
 def test_play_does_not_depend_on_the_hash_seed(textworld_config: EnvConfig, world: World, tmp_path: Path) -> None:
     task = tasks_of(world)[3]
     code = f"""
@@ -245,7 +274,7 @@ import random
 from envs.alfworld import spec
 from envs.interface import EnvConfig, Task
 import sys
-config = EnvConfig(data={str(world[0])!r}, cache=sys.argv[1], max_steps=40)
+config = EnvConfig(engine="textworld", data={str(world[0])!r}, cache=sys.argv[1], max_steps=40)
 environment = spec.make(config)
 seen = environment.reset(Task("x", "t", {task.content_hash!r}, location={task.location!r}))
 rng = random.Random(5)
@@ -284,7 +313,7 @@ def test_the_home_folder_stays_empty(home: Path, tmp_path: Path, world: World) -
     task = tasks_of(world)[0]
     code = (
         "from envs.alfworld import spec; from envs.interface import EnvConfig, Task\n"
-        f"e = spec.make(EnvConfig(data={str(data)!r}, cache={str(cache)!r}))\n"
+        f"e = spec.make(EnvConfig(engine='textworld', data={str(data)!r}, cache={str(cache)!r}))\n"
         f"e.reset(Task('x', 't', {task.content_hash!r}, location={task.location!r}))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
