@@ -47,7 +47,7 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pan
     down = math.ceil(len(panels) / across)
     figure = sheet(down * (0.6 + 0.4 * len(rows)) + 0.2)
     frames = figure.subplots(down, across, squeeze=False, sharex=True)
-    labels = [_label(sources, i, f"/{skills}") for i, skills in rows]
+    labels = [_label(sources, i, f"{panels[0]}/{skills}") for i, skills in rows]
     counts: list[int] = []
     reach = 0.02
     for index, axes in enumerate(frames.flat):
@@ -69,12 +69,13 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pan
             axes.tick_params(labelbottom=True)
         grid(axes, "x")
         per_cent(axes, "x")
-    frames[0, 0].set_xlim(-1.08 * reach, 1.08 * reach)
+    frames[0, 0].set_xlim(-min(1.0, 1.08 * reach), min(1.0, 1.08 * reach))
     notes = [
         "Success minus the base row's on the same seeds and tasks: mean, interval, seeds as circles; beside it the "
         "mean and seeds used/planned. Filled: the t interval over seeds and the bootstrap over seeds and tasks both "
         f"exclude zero; open: not both do, or (‡) the prompt differs too. {interval_note(counts, 'Whiskers')} "
         "p values, adjusted by Holm, stand in the tables.",
+        "Arrows: the interval goes on, beyond what a difference can be." if reach > 1 else "",
         "Dashed whiskers: bootstrap over tasks alone, because there is one seed or all seeds differ alike."
         if _dashed(sources, rows, panels)
         else "",
@@ -144,13 +145,13 @@ def _difference(axes: Axes, height: float, cell: Cell | None, points: Array, pla
         word(axes, height, cell.note or cell.status.value, middle=True)
         return []
     interval = cell.interval
-    whisker(axes, height, interval)
+    whisker(axes, height, interval, 1.0)
     fill = INK if cell.significant else "white"
     axes.plot(interval.value, height, marker="D", markersize=5, color=INK, markerfacecolor=fill, zorder=4)
     known = points[np.isfinite(points)]
     axes.plot(known, [height + 0.25] * known.size, zorder=3, **SMALL_DOTS)
     text = f"{number(interval.value, 'points', signed=True)}  {interval.n}/{planned}{' ‡' if cell.note else ''}"
-    axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
+    axes.text(1.04, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
     return [abs(x) for x in (interval.value, interval.lo, interval.hi, *known.tolist()) if math.isfinite(x)]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from analysis import stats
 from analysis.figures.sources import CPU, Array, Run, Sources
-from analysis.figures.style import SOFT, Look
+from analysis.figures.style import SMALL, SOFT, Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +112,16 @@ def plot_left_out(axes: Axes, x: Array, y: Array, look: Look) -> None:
     known = np.flatnonzero(np.isfinite(y))
     if known.size:
         axes.plot(x, y, color=look.color, linewidth=0.7, linestyle=(0, (1, 1)), zorder=1)
-        axes.plot(x[known[-1]], y[known[-1]], color=look.color, marker="x", markersize=5, zorder=4)
+        axes.plot(
+            x[known[-1]], y[known[-1]], color=look.color, marker="x", markersize=6.5, markeredgewidth=1.4, zorder=5
+        )
+
+
+def say_if_empty(axes: Axes, metric: str) -> None:
+    """Words in a frame to which no run had anything to add."""
+    if not axes.lines:
+        where = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+        axes.text(0.5, 0.5, f"{metric} is not recorded", fontsize=SMALL, style="italic", **where)  # type: ignore[arg-type]
 
 
 def chunks(sources: Sources, lines: Sequence[int], size: int) -> list[list[int]]:
@@ -147,11 +156,11 @@ def left_out_handle() -> Any:
 def left_out_note(sources: Sources, runs: Iterable[Run]) -> str:
     """`Dotted: OPID seed 2 (failed at step 7 of 12).`"""
     named = [
-        f"{sources.records.lines[run.line].label} seed {run.seed} ({run.why_not.replace('_', ' ')})"
+        f"{sources.records.lines[run.line].label} seed {run.seed} : {run.why_not.replace('_', ' ')}"
         for run in runs
         if run.why_not
     ]
-    return f"In no mean, dotted up to a cross: {', '.join(named)}." if named else ""
+    return f"In no mean, dotted up to a cross: {'; '.join(named)}." if named else ""
 
 
 def edges_of(runs: Sequence[Run]) -> NDArray[np.float64] | None:

@@ -13,7 +13,7 @@ from analysis.cells import ALL, Metric
 from analysis.figures.sources import Array, Sources, interval_note
 from analysis.figures.style import INK, SMALL, SOFT, Drawn, finish, grid, looks, per_cent, sheet, slug, spread
 from analysis.tableset import seeds_text
-from analysis.text import EVALUATION_ONLY, INSTEAD, half_width
+from analysis.text import EVALUATION_ONLY, half_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
             continue
         told = seeds_text(sources.tables, cell)
         if cell.interval is None:
-            word(axes, height, f"{'missing' if INSTEAD.get(cell.status) == '–' else cell.status.value}: {told} seeds")
+            word(axes, height, f"{cell.status.value}, seeds: {told}")
             continue
         color, hatch = colors.get(line.kind, colors["method"])
         axes.barh(height, cell.interval.value, 0.68, color=color, hatch=hatch, edgecolor=INK, linewidth=0.5, zorder=2)
@@ -96,7 +96,7 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
         values = seed_values(sources, number, place)
         axes.plot(values, [height + d for d in spread(values.size, 0.22)], **_DOTS)
         axes.text(
-            1.02,
+            1.04,
             height,
             f"{half_width(cell)}  {told}",
             transform=axes.get_yaxis_transform(),
@@ -131,13 +131,20 @@ def word(axes: Axes, height: float, text: str, middle: bool = False) -> None:
     axes.text(x, height, text, fontsize=SMALL, color=INK, style="italic", **place)
 
 
-def whisker(axes: Axes, height: float, interval: stats.Interval) -> None:
-    """Nothing where there are no bounds; dashed where they say nothing about another seed."""
+def whisker(axes: Axes, height: float, interval: stats.Interval, limit: float = math.inf) -> None:
+    """Nothing where there are no bounds; dashed where they say nothing about another seed.
+
+    limit: of the axis; an end beyond ±limit is an arrow there.
+    """
     if math.isnan(interval.lo):
         return
     style = (0, (2, 1.5)) if interval.kind in EVALUATION_ONLY else "-"
-    axes.plot([interval.lo, interval.hi], [height] * 2, color=INK, linewidth=1.1, linestyle=style, zorder=3)
-    for end in (interval.lo, interval.hi):
+    ends = [min(limit, max(-limit, end)) for end in (interval.lo, interval.hi)]
+    axes.plot(ends, [height] * 2, color=INK, linewidth=1.1, linestyle=style, zorder=3)
+    for end, true, arrow in zip(ends, (interval.lo, interval.hi), "<>", strict=True):
+        if end != true:
+            axes.plot(end, height, marker=arrow, markersize=5, color=INK, zorder=3, clip_on=False)
+            continue
         axes.plot([end] * 2, [height - 0.16, height + 0.16], color=INK, linewidth=1.1, zorder=3)
 
 

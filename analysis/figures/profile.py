@@ -175,7 +175,7 @@ def _figure(
         "resamples of whole runs; a band holds at each threshold by itself. They rest on "
         f"{few} {'runs' if few == max(row.seeds for row in rows) else 'runs or more'} a row"
         f"{', which makes them too narrow: read them as the least uncertainty' if few < 10 else ''}.",
-        f"Not shown, because {MIN_SEEDS} complete seeds are needed: {listed(left_out, 8)}." if left_out else "",
+        f"Not shown, because {MIN_SEEDS} complete seeds are needed: {'; '.join(left_out)}." if left_out else "",
         *sources.legend_notes(labels),
         *sources.troubles([row.line for row in rows], [row.place for row in rows]),
     ]
@@ -194,4 +194,4 @@ def _row(left: Axes, right: Axes, height: int, row: Scores, look: Look) -> None:
     if not math.isclose(low, high):
         right.plot([low, high], [height] * 2, **{**style, "marker": "|", "markersize": 7, "markeredgewidth": 1.2})
     right.plot(value, height, zorder=3, **{**style, "markersize": 5.5, "linestyle": ""})
-    right.text(1.02, height, number(value, "%"), transform=right.get_yaxis_transform(), va="center", fontsize=SMALL)
+    right.text(1.04, height, number(value, "%"), transform=right.get_yaxis_transform(), va="center", fontsize=SMALL)

@@ -68,7 +68,7 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int]) -> Dr
         _missing(sources, lines),
         *sources.troubles(lines, [PLACE]),
     ]
-    return finish(figure, title, notes, name, _handles(look))
+    return finish(figure, title, notes, name, _handles(look), columns=5 if len(lines) > 1 else 3)
 
 
 def _windows(column: Sequence[Axes], runs: Sequence[Run]) -> None:

@@ -93,6 +93,8 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], row
     figure = sheet(0.75 + 0.36 * len(rows))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.35, 1))
     labels = [sources.label(row.line, f"{SEEN}/{row.skills}") for row in rows]
+    ends = [abs(x) for row in rows if row.seen.size for x in _ends(row)]
+    reach = min(1.0, 1.1 * max([0.02, *ends]))
     for height, row in enumerate(rows):
         planned = sources.measurements.planned[row.line]
         if not row.seen.size:
@@ -100,22 +102,22 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], row
             word(right, height, row.why_not, middle=True)
             continue
         _pairs(left, height, row)
-        _gap(right, height, row, planned)
+        _gap(right, height, row, planned, reach)
     left.set(xlim=(0, 1), ylim=(len(rows) - 0.4, -0.6), xlabel="success, micro, %")
     left.set_yticks(range(len(rows)), labels)
     right.set_xlabel(f"{SEEN} − {UNSEEN}, points")
     right.axvline(0, color=SOFT, linewidth=0.8)
-    reach = max([0.02, *(abs(x) for row in rows if row.seen.size for x in _ends(row))]) * 1.1
     right.set_xlim(-reach, reach)
     for axes in (left, right):
         grid(axes, "x")
         per_cent(axes, "x")
         axes.tick_params(axis="y", length=0)
     counts = [row.seen.size for row in rows]
+    beyond = " Arrows: the interval goes on, beyond what a gap can be." if max([0.0, *ends]) > 1 else ""
     notes = [
         f"Left: each line is one seed's checkpoint on {SEEN} (filled) and {UNSEEN} (open) tasks. Right: the gap, "
         "paired by seed: mean, interval, seeds as circles; after it the mean and seeds used/planned. The two panels "
-        f"hold different tasks, so nothing is paired by task. {interval_note(counts, 'Whiskers')}",
+        f"hold different tasks, so nothing is paired by task.{beyond} {interval_note(counts, 'Whiskers')}",
         *sources.legend_notes(labels),
         *sources.troubles(lines, [f"{p}/{row.skills}" for p in (SEEN, UNSEEN) for row in rows]),
     ]
@@ -141,14 +143,14 @@ def _pairs(axes: Axes, height: float, row: Gap) -> None:
             axes.plot(value, height + offset, zorder=3, **_style(panel))
 
 
-def _gap(axes: Axes, height: float, row: Gap, planned: int) -> None:
+def _gap(axes: Axes, height: float, row: Gap, planned: int, reach: float) -> None:
     interval = row.interval
-    whisker(axes, height, interval)
+    whisker(axes, height, interval, reach)
     axes.plot(interval.value, height, marker="D", markersize=4.5, color=INK, zorder=4)
     points = row.seen - row.unseen
     axes.plot(points, [height + 0.25] * points.size, zorder=3, **SMALL_DOTS)
     text = f"{number(interval.value, 'points', signed=True)}  {points.size}/{planned}"
-    axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
+    axes.text(1.04, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
 
 
 def _handles() -> list[Any]:

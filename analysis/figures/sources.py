@@ -153,18 +153,22 @@ class Sources:
         wanted = set(lines)
         records = self.records
         of_cell = records.cells["line"].to_numpy()
-        states = [
-            f"{records.lines[int(of_cell[i])].label} seed {records.cells['seed'].iloc[i]} {state_text(records, i)}"
-            for i in range(len(of_cell))
-            if int(of_cell[i]) in wanted and not records.cells["complete"].iloc[i]
-        ]
+        several = len({records.lines[line].setting for line in wanted}) > 1
+        seeds: dict[tuple[str, str], list[int]] = {}
+        for i in range(len(of_cell)):
+            if int(of_cell[i]) in wanted and not records.cells["complete"].iloc[i]:
+                line = records.lines[int(of_cell[i])]
+                where = f" ({', '.join(self.about(line))})" if several else ""
+                key = (f"{line.label}{where}", state_text(records, i))
+                seeds.setdefault(key, []).append(int(records.cells["seed"].iloc[i]))
+        states = [f"{label} seed {listed(each)}: {state}" for (label, state), each in seeds.items()]
         warnings = [
             warning.message
             for warning in sorted(records.warnings, key=lambda w: not w.refuses)
             if any(int(of_cell[i]) in wanted for i in warning.cells)
             and (not places or not warning.place or warning.place in places)
         ]
-        notes = [f"Not complete, in no mean and no interval: {listed(states, 8)}."] if states else []
+        notes = [f"Not complete, in no mean and no interval: {'; '.join(_short(states, 8))}."] if states else []
         return notes + ([f"Warnings: {'; '.join(_short(warnings))}."] if warnings else [])
 
 
@@ -179,7 +183,7 @@ def state_text(records: Records, number: int) -> str:
 
 def _short(messages: Sequence[str], limit: int = 4, letters: int = 220) -> list[str]:
     shown = [text if len(text) <= letters else f"{text[: letters - 1]}…" for text in messages[:limit]]
-    return shown + ([f"{len(messages) - limit} more in the tables"] if len(messages) > limit else [])
+    return shown + ([f"and {len(messages) - limit} more in the tables"] if len(messages) > limit else [])
 
 
 def interval_note(counts: Iterable[int], what: str) -> str:
@@ -192,7 +196,7 @@ def interval_note(counts: Iterable[int], what: str) -> str:
     quantiles = ", ".join(f"{n} seeds: t\u00a0=\u00a0{stats.t_quantile(n - 1):.2f}, {n - 1} df" for n in known if n > 1)
     text = f"{what}: 95 % t interval of the mean over training seeds ({quantiles}), not over episodes."
     if known[0] == 1:
-        text += " Rows with one seed have none."
+        text += " Rows with one seed have no such interval."
     n = known[-1]
     paired, unpaired = stats.smallest_sign_flip_p(n), stats.smallest_permutation_p(n, n)
     if min(paired, unpaired) > 0.05:

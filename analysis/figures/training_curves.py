@@ -52,6 +52,7 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int], silen
     for row, (_, label, share) in enumerate(ROWS):
         frames[row, 0].set_ylabel(label)
         for axes in frames[row]:
+            bands.say_if_empty(axes, ROWS[row][0])
             grid(axes)
             if share:
                 per_cent(axes)
