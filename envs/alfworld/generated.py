@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envs.alfworld import worlds
 from envs.alfworld.expert import walkthrough
@@ -115,17 +115,12 @@ def task_of(world: worlds.World, panel: str) -> Task:
 
 def content_hash(scene: Scene) -> str:
     """sha256 over what defines a generated game: the rules, and everything that its first state says."""
-    state = {field.name: _plain(getattr(scene, field.name)) for field in fields(scene)}
+    state = dict(vars(scene))
+    for name in ("can_contain", "openable", "opened"):
+        state[name] = sorted(state[name])
+    state["properties"] = {name: sorted(objects) for name, objects in scene.properties.items()}
+    state["goal"] = vars(scene.goal)
     return digest(f"world {CONTENT_VERSION}", facts().rules, json.dumps(state, sort_keys=True))
-
-
-def _plain(value: Any) -> Any:
-    """Sets as sorted lists, the goal as its fields."""
-    if isinstance(value, set):
-        return sorted(value)
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return value if isinstance(value, str) else vars(value)
 
 
 # --------------------------------------------------------------------------------------------------------------- play

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import cache
 
 from envs.alfworld.facts import DEVICES, facts
-from envs.alfworld.worlds import World, mangle
+from envs.alfworld.worlds import LAMPS, World, mangle
 
 NOTHING = "Nothing happens."
 _MIDDLE = "You are in the middle of a room. Looking quickly around you,"
@@ -41,7 +42,7 @@ class Scene:
     location: dict[str, str]  # receptacle -> location
     start: str
     where: dict[str, str]  # object -> receptacle
-    can_contain: set[tuple[str, str]]  # (receptacle type, object type)
+    can_contain: set[tuple[str, str]]  # (receptacle type, object type), of object types that are there
     openable: set[str]
     opened: set[str]
     properties: dict[str, set[str]]  # each of _PROPERTIES -> objects
@@ -60,6 +61,18 @@ def _goal(task_type: str, obj: str, target: str, toggle: str) -> Goal:
     return Goal(obj.lower(), target.lower() or None, toggle.lower() or None, state, count)
 
 
+@cache
+def _properties_of(kind: str) -> tuple[str, ...]:
+    """Of objects of this type, each one of _PROPERTIES."""
+    table = facts()
+    has = {affordance.lower() for affordance, kinds in table.affordances.items() if kind in kinds}
+    if kind not in LAMPS:
+        has.add("pickupable")
+    if kind in table.movable:
+        has.add("isreceptacleobject")
+    return tuple(name for name in _PROPERTIES if name in has)
+
+
 def scene_of_world(world: World) -> Scene:
     """The scene of a generated world, without going through PDDL."""
     table = facts()
@@ -67,22 +80,18 @@ def scene_of_world(world: World) -> Scene:
     location = {ids[i]: str(pose) for i, (_, pose) in world.receptacles.items()}
     where = {ids[i]: ids[r] for i, (_, r) in world.objects.items()}
     kinds = {k for k, _ in world.receptacles.values()}
+    present = {k: k.lower() for k, _ in world.objects.values()}
     properties: dict[str, set[str]] = {p: set() for p in _PROPERTIES}
     for i, (kind, _) in world.objects.items():
-        for affordance, types in table.affordances.items():
-            if kind in types and affordance.lower() in properties:
-                properties[affordance.lower()].add(ids[i])
-        if kind not in ("DeskLamp", "FloorLamp"):
-            properties["pickupable"].add(ids[i])
-        if kind in table.movable:
-            properties["isreceptacleobject"].add(ids[i])
+        for name in _properties_of(kind):
+            properties[name].add(ids[i])
     return Scene(
         receptacle_type={ids[i]: k.lower() for i, (k, _) in world.receptacles.items()},
         object_type={ids[i]: k.lower() for i, (k, _) in world.objects.items()},
         location=location,
         start=str(world.start),
         where=where,
-        can_contain={(k.lower(), t.lower()) for k in kinds for t in table.can_contain.get(k, ())},
+        can_contain={(k.lower(), present[t]) for k in kinds for t in present.keys() & table.can_contain.get(k, ())},
         openable={ids[i] for i, (k, _) in world.receptacles.items() if k in table.openable},
         opened=set(),
         properties=properties,

@@ -271,6 +271,7 @@ def draw_validation(per_type: int, eval_per_type: int, seed: int) -> list[World]
 
 def mangle(ident: str) -> str:
     """AI2-THOR id -> PDDL name, in the spelling of the official files."""
-    for a, b in (("-", "_minus_"), ("|", "_bar_"), ("+", "_plus_"), (".", "_dot_"), (",", "_comma_")):
-        ident = ident.replace(a, b)
-    return ident
+    return ident.translate(_MANGLED)
+
+
+_MANGLED = str.maketrans({"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_", ",": "_comma_"})

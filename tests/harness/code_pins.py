@@ -59,17 +59,15 @@ PINNED = (
     ),
     Pinned("harness.backbones:WARMSTART_VERSION", _in("harness/backbones", "warmstart tokenizer")),
     Pinned("harness.backbones.fitness:GATE_VERSION", _in("harness/backbones", "gate")),
-    Pinned(
-        "envs.alfworld.worlds:GENERATOR_VERSION",
-        (*_WORLDS, *_in("envs/alfworld", "generated manifest validation")),
-    ),
+    Pinned("envs.alfworld.worlds:GENERATOR_VERSION", _WORLDS),
+    Pinned("envs.alfworld.generated:CONTENT_VERSION", _in("envs/alfworld", "generated manifest validation knobs")),
     Pinned(
         "envs.alfworld.demos:DEMONSTRATIONS_VERSION",
         (*_in("envs/alfworld", "demos native prompts lexicon"), *_RULES, *_WORLDS),
     ),
     Pinned(
         "envs.alfworld.spec:PLAY_VERSION",
-        _in("envs/alfworld", "native native_engine textworld_engine episode grammar translation"),
+        _in("envs/alfworld", "native native_engine textworld_engine episode grammar translation layout"),
     ),
     Pinned("envs.alfworld.spec:PROMPTS_VERSION", _in("envs/alfworld", "prompts")),
     Pinned("envs.alfworld.spec:RULES_VERSION", (*_RULES, "envs/alfworld/facts.py", "envs/alfworld/data/facts.json")),
@@ -102,6 +100,7 @@ FREE = (
     *_in("harness/backbones", "__init__ __main__ content fitness"),  # where weights lie; the weights have digests
     *_in("envs/alfworld", "__init__ __main__ spec"),  # commands, registration
     *_in("envs/alfworld", "skills"),  # the library's texts have a digest of their own
+    *_in("envs/alfworld", "ahead"),  # translations are made earlier, not otherwise
     *_in("envs/alfworld", "official fetch"),  # panels of the user's data are hashed by content
     *_in("methods", "__init__ __main__ interface registry validation faithful skills/__init__"),  # what may be run
     *_in(
