@@ -201,6 +201,7 @@ class EnvSpec:
     knobs: dataclass of the environment's own settings (`env.knobs`), or None
     lexicon(config), demonstrations(config): for embedded backbones, or None; demonstrations(config)(seed, index) is
         deterministic and draws from train tasks only
+    judged_by: panels that an evaluation plays unless the configuration names others
     metadata: play_version, prompts_version, rules_version (hindsight and library): raised whenever the same input would
         give other output; part of a run's fingerprint. clone_tokens: how many training tokens an embedded backbone
         needs at most, if fewer than its own recipe says
@@ -219,4 +220,5 @@ class EnvSpec:
     knobs: type[Any] | None = None
     lexicon: Callable[[EnvConfig], Lexicon] | None = None
     demonstrations: Callable[[EnvConfig], Callable[[int, int], Demonstration]] | None = None
+    judged_by: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)

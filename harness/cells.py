@@ -199,9 +199,9 @@ def run_config(
 ) -> RunConfig:
     """The part of a command's configuration that is a run's, named after its row and set to its fraction and seed.
 
-    Knobs are complete: those that nobody set have their defaults. common_knobs: dotted knobs set for many rows at once,
-    which concern only the methods and environments that declare them. Paths to data are made absolute: a run may be
-    taken up again from another folder.
+    Knobs are complete: those that nobody set have their defaults. Without evaluation panels the environment's own are
+    taken. common_knobs: dotted knobs set for many rows at once, which concern only the methods and environments that
+    declare them. Paths to data are made absolute: a run may be taken up again from another folder.
     """
     values = {item.name: getattr(command, item.name) for item in dataclasses.fields(RunConfig)}
     env, method = command.env, command.method
@@ -213,6 +213,8 @@ def run_config(
     )
     knobs = _resolved(registry.method_knobs(method.name), method.knobs, "method.knobs", common_knobs)
     values["method"] = replace(method, knobs=knobs)
+    if not command.evaluation.panels:
+        values["evaluation"] = replace(command.evaluation, panels=registry.judged_by(env.name))
     values["analyzer"] = replace(command.analyzer, answers=_absolute(command.analyzer.answers))
     if row is not None:
         values["method"] = replace(values["method"], id=row.id, label=row_label(row, command))

@@ -44,7 +44,7 @@ class TrainingConfig:
     context: str = "growing"  # growing (one row per episode) | per_step (one row per environment step)
     temperature: float = 1.0
     max_prompt_tokens: int = 960
-    max_response_tokens: int = 8
+    max_response_tokens: int = 16
     lr: float = 3e-4
     betas: list[float] = field(default_factory=lambda: [0.9, 0.99])
     weight_decay: float = 0.0
@@ -66,7 +66,7 @@ class TrainingConfig:
 class EvaluationConfig:
     """Part of the `scale` group: how a checkpoint is evaluated. Each task of a panel exactly `repeats` times."""
 
-    panels: list[str] = field(default_factory=lambda: ["seen", "unseen"])
+    panels: list[str] = field(default_factory=list)  # empty: those that the environment is judged by
     temperature: float = 0.4
     repeats: int = 1
     selection: str = "last"  # last: the checkpoint of the last planned step

@@ -51,6 +51,14 @@ def env_knobs(name: str) -> type[Any] | None:
         return None
 
 
+def judged_by(name: str) -> list[str]:
+    """Panels that the environment is judged by; none for one that does not exist, which validation reports."""
+    try:
+        return list(env_spec(name).judged_by)
+    except ValueError:
+        return []
+
+
 def panel_identity(config: EnvConfig, panel: str) -> str:
     """What determines the tasks of a panel, without making them. Raises FileNotFoundError for missing data."""
     from envs import panels

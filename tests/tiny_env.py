@@ -156,6 +156,7 @@ SPEC = EnvSpec(
     name="tiny",
     task_types=("one", "two"),
     panels=("train", "seen", "unseen", "validation"),
+    judged_by=("seen", "unseen"),
     capabilities=frozenset({"hindsight", "library", "admissible"}),
     load_panel=load_panel,
     make=make,

@@ -163,6 +163,7 @@ SPEC = EnvSpec(
     name=NAME,
     task_types=TASK_TYPES,
     panels=PANELS,
+    judged_by=("seen", "unseen"),
     capabilities=frozenset({"hindsight", "library", "expert", "admissible"}),
     load_panel=load_panel,
     make=make,

@@ -90,6 +90,7 @@ SPEC = EnvSpec(
     name=NAME,
     task_types=(*EMBEDDED_TYPES, *OFFICIAL_TYPES),
     panels=PANELS,
+    judged_by=("test",),
     capabilities=frozenset({"hindsight", "library", "expert"}),
     load_panel=load_panel,
     make=make,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from envs.alfworld.knobs import Knobs
 from envs.interface import EnvConfig, EnvSpec
 from harness import registry
 from harness.commandline import parse
@@ -21,11 +22,13 @@ def stand_in_spec(*capabilities: str) -> EnvSpec:
         name="alfworld",
         task_types=("pick",),
         panels=("train", "seen", "unseen", "validation"),
+        judged_by=("seen", "unseen"),
         capabilities=frozenset(capabilities),
         load_panel=_unused,  # type: ignore[arg-type]
         make=_unused,  # type: ignore[arg-type]
         prompter=_unused,  # type: ignore[arg-type]
-        metadata={"engines": ("textworld", "native")},
+        knobs=Knobs,
+        metadata={"engines": ("native", "textworld")},
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import stand_in_spec
 
 from harness import folders, registry
-from harness.config import RunConfig
+from harness.config import EvaluationConfig, RunConfig
 from harness.errors import ConfigError
 from harness.fingerprint import CLASSES
 from harness.folders import check_writable
@@ -26,7 +26,7 @@ def changed(config: Any, name: str, new: Any) -> Any:
 
 def told(**fields: Any) -> list[str]:
     """What is said about a configuration with these dotted keys (dots written as two underscores)."""
-    config = RunConfig()
+    config = RunConfig(evaluation=EvaluationConfig(panels=["seen", "unseen"]))
     for name, new in fields.items():
         config = changed(config, name.replace("__", "."), new)
     return [str(p) for p in problems(config, lambda key: f"origin of {key}")]
@@ -199,7 +199,7 @@ def test_knobs_are_checked_one_by_one_with_their_origin(stand_in_env: None, monk
 
 def test_a_method_and_an_environment_without_knobs_take_none(stand_in_env: None) -> None:
     assert told(method__knobs={"beta": 3}, env__knobs={"price": 1}) == [
-        "env.knobs.price=1 (origin of env.knobs.price): is no knob of environment 'alfworld'. Knobs: none",
+        "env.knobs.price=1 (origin of env.knobs.price): is no knob of environment 'alfworld'. Knobs: held_out_types",
         "method.knobs.beta=3 (origin of method.knobs.beta): is no knob of method 'grpo'. Knobs: none",
     ]
 
