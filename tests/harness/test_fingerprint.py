@@ -29,7 +29,7 @@ def another(given: Any) -> Any:
     if isinstance(given, (int, float)):
         return given + 1
     if isinstance(given, list):
-        return [*given, given[0]]
+        return [*given, given[0] if given else "more"]
     if isinstance(given, dict):
         return {**given, "more": 1.0}
     return f"{given}x"

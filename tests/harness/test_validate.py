@@ -86,7 +86,7 @@ def test_ranges() -> None:
         ({"training__mini_batches": 33}, "cannot be more than the 32 episodes"),
         ({"backbone__kind": "hub"}, "backbone.path=null"),
         ({"backbone__heads": 3}, "must be an even multiple"),
-        ({"training__max_prompt_tokens": 2000}, "makes 2008 tokens, more than backbone.max_positions=1024"),
+        ({"training__max_prompt_tokens": 2000}, "makes 2016 tokens, more than backbone.max_positions=1024"),
         ({"evaluation__panels": []}, "must name at least one panel"),
         ({"evaluation__panels": ["seen", "seen"]}, "each once"),
         (
