@@ -86,7 +86,7 @@ def _read_index(folder: Path) -> dict[str, list[str]]:
     except RecordError:
         return {}
     return {
-        family: [name for name in content.get(family, ()) if isinstance(name, str) and Path(name).name == name]
+        family: [name for name in content.get(family, ()) if isinstance(name, str) and name and Path(name).name == name]
         for family in FAMILIES
         if isinstance(content.get(family, ()), list)
     }

@@ -154,9 +154,9 @@ def left_out_handle() -> Any:
 
 
 def left_out_note(sources: Sources, runs: Iterable[Run]) -> str:
-    """`Dotted: OPID seed 2 (failed at step 7 of 12).`"""
+    """`In no mean, dotted up to a cross: OPID seed 2: failed at step 7 of 12.`"""
     named = [
-        f"{sources.records.lines[run.line].label} seed {run.seed} : {run.why_not.replace('_', ' ')}"
+        f"{sources.records.lines[run.line].label} seed {run.seed}: {run.why_not.replace('_', ' ')}"
         for run in runs
         if run.why_not
     ]
