@@ -11,12 +11,13 @@ def inspect(argv: Sequence[str]) -> None:
     """Hand the arguments to Hydra's own command line, which prints and leaves."""
     import hydra
 
-    from harness.compose import CONFIG_MODULE, CONFIG_NAME, register_schema
+    from harness.compose import CONFIG_MODULE, CONFIG_NAME, PROTOCOL, register_schema
 
     register_schema()
 
     def nothing(config: Any) -> None:
         """Hydra calls this only if no inspection flag was given."""
 
-    sys.argv = ["harness", *argv]
+    # Hydra would take the folder of protocols for a group; for us it is a value (harness.protocols).
+    sys.argv = ["harness", *(word for word in argv if not word.startswith(f"{PROTOCOL}="))]
     hydra.main(version_base="1.3", config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME)(nothing)()

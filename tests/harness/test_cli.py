@@ -389,7 +389,7 @@ def test_shell_completion() -> None:
 
 
 def test_info_is_hydras() -> None:
-    done = start("--info", "searchpath")
+    done = start("--info", "searchpath", "protocol=paper")
     assert done.returncode == 0 and "pkg://sweeps" in done.stdout
 
 

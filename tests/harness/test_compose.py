@@ -24,6 +24,7 @@ def test_defaults_of_files_and_of_the_schema_agree(hydra: Composer) -> None:
     """The schema's defaults are what `--help` shows and what code that makes a RunConfig by hand gets."""
     config, choices = hydra.config([])
     config.expected_seconds = {}  # measured per row and scale: the schema knows none
+    config.env.knobs = {}  # those of one environment: it declares them, the schema does not
     assert config == CommandConfig()
     assert set(choices) == set(GROUPS) - {"sweep"}
 

@@ -56,7 +56,7 @@ def test_a_default_that_is_said_is_the_same_run(plan_of: PlanOf, write: Write) -
         ("method.knobs.weight_stp=1", "did you mean method.knobs.weight_step? Knobs: weight_episode, weight_step"),
         ("method.knobs.weight_step=much", "method.knobs.weight_step='much' must be of type float (command line)"),
         ("method.knobs={weight_stp: 1}", "method.knobs.weight_stp=1 (command line): is no knob of method 'opid'"),
-        ("env.knobs.price=1", "env.knobs.price (command line): is no knob of environment 'alfworld'. Knobs: none"),
+        ("env.knobs.price=1", "env.knobs.price (command line): is no knob of environment 'alfworld'. Knobs: held"),
     ],
 )
 def test_mistakes_name_key_and_origin(plan_of: PlanOf, argument: str, said: str) -> None:
@@ -90,9 +90,10 @@ class Shop:
     pages: int = 3
 
 
-def test_knobs_of_an_environment(plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knobs_of_an_environment(plan_of: PlanOf, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(registry.env_spec("alfworld"), knobs=Shop)
     monkeypatch.setattr(registry, "env_spec", lambda name: spec)
-    (cell,) = plan_of("method=grpo", "env.knobs.price=2").cells
+    write("env/shop", "# test\nname: alfworld\n")
+    (cell,) = plan_of("method=grpo", "env=shop", "env.knobs.price=2").cells
     assert cell.config.env.knobs == {"price": 2.0, "pages": 3}
-    assert "env.knobs.pages=2.5 must be of type int" in problem_of(plan_of, "method=grpo", "env.knobs.pages=2.5")
+    assert "env.knobs.pages=2.5 must be of type int" in problem_of(plan_of, "env=shop", "env.knobs.pages=2.5")
