@@ -79,26 +79,32 @@ class Sources:
         """Every planned run that recorded a training step, in plan order, teachers included."""
         records = self.records
         left_out = {i: w.code for w in records.warnings if w.place == PLACE for i in w.cells}
+        complete, lines, seeds = (records.cells[name].tolist() for name in ("complete", "line", "seed"))
         found = []
         for number, folder in enumerate(self.run_dirs):
             steps, values = _read(folder / "spool.jsonl")
             if not steps.size:
                 continue
-            cell = records.cells.iloc[number]
-            line = int(cell["line"])
             why = ""
-            if not cell["complete"]:
+            if not complete[number]:
                 why = state_text(records, number)
-            elif status := refused(self.measurements.refusals, line, PLACE):
+            elif status := refused(self.measurements.refusals, lines[number], PLACE):
                 why = status.value
             elif number in left_out:
                 why = left_out[number]
-            found.append(Run(number, line, int(cell["seed"]), steps, values, why))
+            found.append(Run(number, int(lines[number]), int(seeds[number]), steps, values, why))
         return tuple(found)
+
+    @cached_property
+    def _by_line(self) -> dict[int, list[Run]]:
+        found: dict[int, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: (run.seed, run.cell)):
+            found.setdefault(run.line, []).append(run)
+        return found
 
     def runs_of(self, line: int) -> list[Run]:
         """By seed."""
-        return sorted((run for run in self.runs if run.line == line), key=lambda run: (run.seed, run.cell))
+        return self._by_line.get(line, [])
 
     @cached_property
     def settings(self) -> list[tuple[Line, list[int]]]:
@@ -155,12 +161,12 @@ class Sources:
         of_cell = records.cells["line"].to_numpy()
         several = len({records.lines[line].setting for line in wanted}) > 1
         seeds: dict[tuple[str, str], list[int]] = {}
-        for i in range(len(of_cell)):
-            if int(of_cell[i]) in wanted and not records.cells["complete"].iloc[i]:
-                line = records.lines[int(of_cell[i])]
-                where = f" ({', '.join(self.about(line))})" if several else ""
-                key = (f"{line.label}{where}", state_text(records, i))
-                seeds.setdefault(key, []).append(int(records.cells["seed"].iloc[i]))
+        here = np.isin(of_cell, sorted(wanted)) & ~records.cells["complete"].to_numpy(dtype=bool)
+        for i in np.flatnonzero(here).tolist():
+            line = records.lines[int(of_cell[i])]
+            where = f" ({', '.join(self.about(line))})" if several else ""
+            key = (f"{line.label}{where}", state_text(records, i))
+            seeds.setdefault(key, []).append(int(records.cells["seed"].iloc[i]))
         states = [f"{label} seed {listed(each)}: {state}" for (label, state), each in seeds.items()]
         warnings = [
             warning.message
