@@ -3,7 +3,7 @@
 With l = log pi_theta(y_t) - log pi_T(y_t), Delta = -l and rho = exp(log pi_theta(y_t) - log pi_old(y_t)), in nats, one
 value per policy token that the teacher scored, [R, T]; log pi_T is a constant everywhere:
 
-    k3_is        rho * (exp(-l) - 1 + l)     gradient rho * l * grad log pi_theta
+    k3_is        rho * (exp(-l) - 1 + l)     gradient rho * l * grad log pi_theta, within the cuts below
     reverse_kl   sg(l) * log pi_theta        gradient       l * grad log pi_theta
     gated_gap    sg(g) * Delta               gradient      -g * grad log pi_theta,   g in (0, 1)
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from methods.grpo import base_advantage
 from methods.interface import Batch, MethodConfig
-from methods.signal import EPISODE, masked_mean
+from methods.signal import EPISODE, masked_mean, skill_shift
 from methods.teacher import LibraryTeacher, check_library_teacher
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 MAX_EXPONENT = 20.0  # of exp(-l) in k3 (released code of arXiv:2605.15155)
 MAX_RATIO = 10.0  # of rho (same code)
+CUTS = (  # deviation of every method with k3_is
+    "the loss as the code; its gradient is that of the formula with ratio and -l held at these bounds beyond them, so "
+    "that no token is pushed away from a teacher who likes it more"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,23 @@ class Tokens:
 
 
 def k3_is(tokens: Tokens) -> Tensor:
-    """rho * k3(l), [R, T], at least 0. The exponent of k3 is cut at 20 and rho at 10; no gradient beyond either cut."""
-    ratio = (tokens.logprobs - tokens.old).clamp(max=math.log(MAX_RATIO)).exp()  # exp first would overflow
-    shift = tokens.shift
-    return ratio * (shift.clamp(max=MAX_EXPONENT).exp() - 1 - shift)
+    """rho * k3(l), [R, T], with the gradient of its closed form, rho * l * grad log pi_theta.
+
+    Value: rho is cut at 10 and the exponent of k3 at 20, as released. Gradient: rho and -l stand at these bounds beyond
+    them, so it is bounded upwards, continuous, and never pushes a token away from a teacher who likes it more. Autograd
+    of the value would: beyond the exponent's cut what is left of it is rho * k3, +4.9e8 where -20 is meant, and from 17
+    nats on it takes -l from a difference of numbers around exp(-l), of which float32 has no digits left for it.
+    """
+    ratio, shift = _cut_ratio(tokens), tokens.shift.detach()
+    value = ratio * (shift.clamp(max=MAX_EXPONENT).expm1() - shift)
+    slope = -ratio * shift.clamp(max=MAX_EXPONENT)
+    pull = slope * tokens.logprobs
+    return value + (pull - pull.detach())  # the bracket is exactly 0 and carries the gradient
+
+
+def _cut_ratio(tokens: Tokens) -> Tensor:
+    """min(rho, 10), [R, T], constant."""
+    return (tokens.logprobs.detach() - tokens.old).clamp(max=math.log(MAX_RATIO)).exp()  # exp first would overflow
 
 
 def reverse_kl(tokens: Tokens) -> Tensor:
@@ -110,6 +127,19 @@ class AuxiliaryTeacher(LibraryTeacher):
         """Those of LibraryTeacher, and advantage_abs: mean |A| over policy tokens."""
         base = self.advantages(step, batch)
         return {**super().metrics(step, batch), "advantage_abs": masked_mean(base.abs(), batch.response_mask)}
+
+
+class K3Teacher(AuxiliaryTeacher):
+    """rho * k3 as the auxiliary loss."""
+
+    def token_loss(self, tokens: Tokens) -> Tensor:
+        return k3_is(tokens)
+
+    def metrics(self, step: int, batch: Batch) -> dict[str, float]:
+        """Those of AuxiliaryTeacher, and exponent_cut: share of scored tokens whose -l is beyond the cut of k3, under
+        the rollout policy (where rho = 1)."""
+        shift, scored = skill_shift(batch, EPISODE)
+        return {**super().metrics(step, batch), "exponent_cut": masked_mean((shift > MAX_EXPONENT).double(), scored)}
 
 
 def check_auxiliary(config: MethodConfig, weights: tuple[str, ...], policy_gradient: bool) -> None:

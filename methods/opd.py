@@ -12,14 +12,9 @@ The paper writes L_OPD as a one-sample reverse KL; at theta = theta_old both hav
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from methods import grpo, teacher
-from methods.auxiliary import AuxiliaryTeacher, Tokens, check_auxiliary, k3_is
+from methods.auxiliary import CUTS, K3Teacher, check_auxiliary
 from methods.interface import Deviation, MethodConfig, MethodSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 WEIGHTS = ("frozen",)
 
@@ -27,7 +22,7 @@ LOSS = Deviation(
     topic="distillation loss",
     paper="one-sample reverse KL on the student's tokens",
     code="importance-weighted k3, exponent cut at 20 and ratio at 10",
-    ours="as the code; without a cut and at the rollout policy the gradients are the same",
+    ours=f"{CUTS}. Without a cut and at the rollout policy the gradients of all three are the same",
     source="arXiv:2609.20784; ZJU-REAL/SDAR with RetireOPD, opd_trainer",
 )
 REFERENCE = Deviation(
@@ -49,11 +44,8 @@ DEVIATIONS = (LOSS, *teacher.DEVIATIONS[:2], REFERENCE)
 DEVIATIONS_GRPO = (LOSS, WEIGHT, *teacher.DEVIATIONS[:2], REFERENCE, *grpo.DEVIATIONS)
 
 
-class Opd(AuxiliaryTeacher):
+class Opd(K3Teacher):
     """rho * k3 towards the frozen teacher; the base advantage says whether outcome rewards count too."""
-
-    def token_loss(self, tokens: Tokens) -> Tensor:
-        return k3_is(tokens)
 
 
 def check(config: MethodConfig) -> None:
@@ -69,7 +61,7 @@ def check_grpo(config: MethodConfig) -> None:
 SPEC = MethodSpec(
     name="opd",
     build=Opd,
-    version=1,
+    version=2,
     uses_teacher=True,
     needs=frozenset({"engine:teacher", "engine:aux_loss"}),
     paper="baseline of arXiv:2609.20784",
@@ -80,7 +72,7 @@ SPEC = MethodSpec(
 SPEC_GRPO = MethodSpec(
     name="grpo_opd",
     build=Opd,
-    version=1,
+    version=2,
     uses_teacher=True,
     needs=frozenset({"engine:teacher", "engine:aux_loss"}),
     paper="baseline of arXiv:2609.20784",

@@ -301,7 +301,7 @@ def check(config: MethodConfig) -> None:
 SPEC = MethodSpec(
     name="retire_opd",
     build=RetireOpd,
-    version=1,
+    version=2,
     uses_teacher=True,
     needs=frozenset({"engine:teacher", "engine:aux_loss"}),
     paper="arXiv:2609.20784",

@@ -198,10 +198,12 @@ def tokens(live: float, old: float, teacher: float, dtype: torch.dtype = torch.f
     ("live", "old", "teacher", "loss", "derivative"),
     [
         (-1.0, -1.0, -1.0, 0.0, 0.0),
-        # exponent cut: exp(20), and no gradient through it; rho = 1
-        (-26.0, -26.0, -1.0, exp(20) - 1 - 25, (exp(20) - 1 - 25) + 1),
-        # ratio cut: 10 * k3, and no gradient through it
-        (-0.5, -0.5 - log(50), -1.0, 10 * (exp(-0.5) - 0.5), 10 * (1 - exp(-0.5))),
+        # exponent cut: exp(20), and a gradient that stands at -20, towards the teacher; rho = 1
+        (-26.0, -26.0, -1.0, exp(20) - 1 - 25, -20.0),
+        # ratio cut: 10 * k3, and a gradient with rho = 10
+        (-0.5, -0.5 - log(50), -1.0, 10 * (exp(-0.5) - 0.5), 10 * 0.5),
+        # both
+        (-1.0, -1.0 - log(50), 29.0, 10 * (exp(20) - 1 - 30), -200.0),
         (-0.5, -0.5 - log(9.9), -1.0, 9.9 * (exp(-0.5) - 0.5), 9.9 * 0.5),
         # a teacher that excludes the token: linear in l, no cut
         (-0.5, -0.5, -100.5, exp(-100) - 1 + 100, 100.0),
@@ -212,6 +214,38 @@ def test_cuts_of_the_k3_loss(live: float, old: float, teacher: float, loss: floa
     found = auxiliary.k3_is(given)
     assert found.item() == pytest.approx(loss, rel=1e-9, abs=1e-12)
     assert torch.autograd.grad(found.sum(), given.logprobs)[0].item() == pytest.approx(derivative, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_k3_gradient_is_exact_and_turns_nowhere(dtype: torch.dtype) -> None:
+    """rho = 1: the gradient is -Delta up to the cut, and -20 from there on, in either precision."""
+    before = float("inf")
+    for gap in (-3000.0, -30.0, -1e-3, 0.0, 1e-3, 1.0, 16.5, 17.0, 18.25, 19.9, 20.0, 20.1, 25.0, 90.0, 3000.0):
+        given = tokens(0.0, 0.0, gap, dtype)
+        slope = torch.autograd.grad(auxiliary.k3_is(given).sum(), given.logprobs)[0].item()
+        assert slope == pytest.approx(-min(gap, 20.0), rel=1e-6, abs=0) and slope <= before
+        before = slope
+
+
+def test_the_k3_loss_is_its_own_value() -> None:
+    """What carries the gradient adds nothing to it, whatever the sizes."""
+    for gap in (-50.0, -1e-4, 1e-4, 3.0, 19.0, 40.0):
+        given = tokens(-7.3, -7.1, -7.3 + gap, torch.float32)
+        with torch.no_grad():
+            assert auxiliary.k3_is(given).item() >= 0
+        assert auxiliary.k3_is(given).item() == pytest.approx(exp(-0.2) * (exp(min(gap, 20.0)) - 1 - gap), rel=1e-2)
+
+
+def test_tokens_beyond_the_cut_are_counted() -> None:
+    _, batch, _, _ = case("made up", "growing")
+    scored = batch.teacher_mask["episode"]
+    chosen = scored.nonzero()[0]
+    far = batch.teacher["episode"].clone()
+    far[tuple(chosen)] = batch.old_logprobs[tuple(chosen)] + 20.5
+    for name in K3:
+        assert build(row(name)).metrics(1, batch)["exponent_cut"] == 0
+        found = build(row(name)).metrics(1, replace(batch, teacher={"episode": far}))["exponent_cut"]
+        assert found == pytest.approx(1 / int(scored.sum()))
 
 
 def test_far_away_the_k3_loss_and_its_gradient_stay_finite() -> None:
