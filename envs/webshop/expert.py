@@ -164,11 +164,15 @@ class Expert:
         unread = "features" not in memory.read.get(memory.item, set())
         lacking = memory.missing()
         dear = not memory.wish.affordable(page.low)
-        # no text of the item will have a word that other items offer as an option value
-        hopeless = not unread or any(word in memory.values for word in lacking)
+        # no text of the item will have a word that other items offer as an option value, or that an option without a
+        # wanted value should have offered
+        open_option = not memory.wish.options and any(name and name not in wanted for name in page.options)
+        hopeless = not unread or open_option or any(word in memory.values for word in lacking)
         if dear or None in wanted.values() or (lacking and hopeless):
             memory.rejected.add(memory.item)
-            if not memory.wish.options:  # then what the features do not explain is most likely an option value
+            if (
+                not memory.wish.options and not unread
+            ):  # then what the features do not explain is most likely an option value
                 memory.values.update(lacking)
             return _one(_click(memory, "< prev"))
         if lacking:

@@ -16,7 +16,7 @@ from typing import Any
 
 from envs.webshop.words import BRANDS, CATEGORIES, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
 
-SIBLINGS = 5
+SIBLINGS = 6
 _MOST_VALUES = (4, 3)  # of a product's first and second option, so that it has at most twelve combinations
 FEWEST_PRODUCTS = 25  # one per type
 # Which panel has the goals about a family, by family and type; a small shop has some of each in every category.
@@ -25,6 +25,7 @@ _TYPES = len(KINDS) // len(CATEGORIES)  # per category
 _CHARACTERS = "0123456789ABCDEFGHJKLMNPQRSTVWXYZ"
 _CHEAPEST, _DEAREST = 4.0, 110.0  # dollars; with a range and a bound above it this stays below 200
 _RANGE = 0.15  # share of products with two prices
+_HIDDEN = 0.06  # share of instructions with two attributes that name one which only the features tell
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,14 @@ class RawCatalogue:
 
 @dataclass(frozen=True)
 class _Item:
-    """A sibling. attributes: the first leads the title, the second ends it, the others stand in the features."""
+    """A sibling. attributes: the first leads the title, the second ends it, the third stands in the description, all in
+    the features, of which only the first line is searched; series: option values that most of the family offer, which
+    the description names whether this sibling offers them or not."""
 
     attributes: tuple[str, ...]
     options: Mapping[str, tuple[str, ...]]
     price: float
+    series: tuple[str, ...]
 
 
 def generate(seed: int, products: int) -> RawCatalogue:
@@ -77,19 +81,30 @@ def _siblings(kind: Kind, rng: random.Random) -> list[_Item]:
     options = {name: _values(name, most, rng) for name, most in zip(kind.options, _MOST_VALUES, strict=True)}
     price = min(max(kind.price * rng.lognormvariate(0.0, 0.35), _CHEAPEST), _DEAREST / 2)
     price = round(price) - rng.choice((0.01, 0.05, 0.5))
-    first = _Item(tuple(has), options, price)
-    narrow = rng.choice(kind.options)  # the option of which a sibling offers other values
-    rest = [v for v in OPTIONS[narrow] if v not in options[narrow][:1]]
-    other_values = tuple(sorted(rng.sample(rest, min(len(options[narrow]), len(rest)))))
+    series = tuple(value for values in options.values() for value in values)
+
+    def near() -> float:
+        return round(price * rng.uniform(0.9, 1.1), 2)
+
     siblings = [
-        first,
-        _Item((others[0], *has[1:]), options, round(price * rng.uniform(0.9, 1.1), 2)),
-        _Item((*has[:2], others[1], others[2]), options, round(price * rng.uniform(0.9, 1.1), 2)),
-        _Item(tuple(has), {**options, narrow: other_values}, round(price * rng.uniform(0.9, 1.1), 2)),
-        _Item(tuple(has), options, round(min(price * rng.uniform(1.8, 2.6) + 10, _DEAREST), 2)),
+        _Item(tuple(has), options, price, series),
+        _Item((others[0], *has[1:]), options, near(), series),
+        _Item((*has[:3], others[1]), options, near(), series),
+        *(
+            _Item(tuple(has), {**options, name: _other_values(options[name], OPTIONS[name], rng)}, near(), series)
+            for name in kind.options
+        ),
+        _Item(tuple(has), options, round(min(price * rng.uniform(1.8, 2.6) + 10, _DEAREST), 2), series),
     ]
     rng.shuffle(siblings)
     return siblings
+
+
+def _other_values(taken: tuple[str, ...], pool: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
+    """As many values, if there are, none of them among `taken` but perhaps the last."""
+    rest = [value for value in pool if value not in taken[:-1]]
+    chosen = rng.sample(range(len(rest)), min(len(taken), len(rest)))
+    return tuple(rest[i] for i in sorted(chosen))
 
 
 def _values(name: str, most: int, rng: random.Random) -> tuple[str, ...]:
@@ -103,7 +118,7 @@ def _add(
     catalogue: RawCatalogue, kind: Kind, brand: str, item: _Item, panel: str, taken: set[str], rng: random.Random
 ) -> None:
     asin = _asin(rng, taken)
-    shown, also, *hidden = item.attributes
+    shown, also, told, hidden = item.attributes
     use = rng.choice(USES[kind.category])
     attributes = sorted(item.attributes)
     options = {name: [{"value": value, "image": None} for value in values] for name, values in item.options.items()}
@@ -115,16 +130,16 @@ def _add(
             "name": f"{brand} {shown} {kind.query}, {also}, for {use}".title(),
             "product_category": kind.type_path,
             "full_description": (
-                f"This {kind.query} by {brand.title()} is {rng.choice(PRAISE)}. It offers {', '.join(hidden)} "
-                f"and is fit for {use}."
+                f"This {kind.query} by {brand.title()} is {rng.choice(PRAISE)}. It offers {told} and is fit for {use}. "
+                f"The series comes in {', '.join(item.series)}.{_asked_for(item)}"
             ),
-            "small_description": [f"With {shown} and {also}", *(f"Comes with {h}" for h in hidden)],
+            "small_description": [f"With {shown} and {also}", f"Comes with {told}", f"Comes with {hidden}"],
             "pricing": _pricing(item.price, rng),
             "customization_options": options,
             "images": [f"{asin}.jpg"],
         }
     )
-    wanted = sorted(rng.sample(item.attributes, rng.choice((1, 2, 2))))
+    wanted = _wanted(item, rng.choice((1, 2, 2)), rng)
     catalogue.attributes[asin] = {
         "attributes": attributes,
         "instruction": rng.choice(SYNTHETIC_FRAMES).format(what=f"{', '.join(wanted)} {kind.query}"),
@@ -135,8 +150,24 @@ def _add(
     catalogue.panels[asin] = panel
 
 
+def _asked_for(item: _Item) -> str:
+    """Names the values of the series that this sibling lacks, so that search finds it as well as the others."""
+    offered = {value for values in item.options.values() for value in values}
+    lacking = [value for value in item.series if value not in offered]
+    return f" Often asked for {'in ' + ', '.join(lacking) if lacking else 'as a gift by our customers'}."
+
+
+def _wanted(item: _Item, count: int, rng: random.Random) -> list[str]:
+    """Attributes of an instruction, now and then one that search cannot find beside one that it can."""
+    *found, hidden = item.attributes
+    chosen = rng.sample(found, count)
+    if count > 1 and rng.random() < _HIDDEN:
+        chosen[-1] = hidden
+    return sorted(chosen)
+
+
 def _human(kind: Kind, item: _Item, rng: random.Random) -> dict[str, Any]:
-    wanted = sorted(rng.sample(item.attributes, rng.choice((1, 2))))
+    wanted = _wanted(item, rng.choice((1, 2)), rng)
     names = sorted(item.options)
     options = [(name, rng.choice(item.options[name])) for name in names]
     what = f"{' and '.join(wanted)} {kind.query}"

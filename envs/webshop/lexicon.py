@@ -17,7 +17,7 @@ that the this to would you with
 _DROPPED = tuple(_DROPPED_TEXT.split())
 _WORDS = """
 search click item price page results prev next under features description reviews attributes chosen nothing
-here order done skill now task before buy without stop do not until then look find
+here order done series often asked skill now task before buy without stop do not until then look find
 """
 
 

@@ -15,6 +15,7 @@ from envs.interface import EnvConfig, EnvironmentFailure, Observation, StepResul
 from envs.pool import EnvPool
 from envs.webshop import spec
 from envs.webshop.data import store_of
+from envs.webshop.reading import read_instruction, read_page
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,24 @@ def test_the_expert_solves_other_settings(full_size: EnvConfig, knobs: dict[str,
     environment = spec.make(settings)
     tasks = spec.load_panel(settings, "test").tasks
     assert sum(succeeded(shop_expert(environment, task, False)) for task in tasks) >= 0.95 * len(tasks)
+
+
+def test_search_alone_does_not_decide(full_size: EnvConfig) -> None:
+    settings = replace(full_size, prompt="compact")
+    environment = spec.make(settings)
+    tasks = spec.load_panel(settings, "test").tasks
+    right = 0
+    for task in tasks:
+        wish = read_instruction(environment.reset(task).task)
+        results = read_page(
+            environment.step(f"search[{' '.join([*wish.words, *wish.options.values()])}]").observation.text
+        )
+        first = next((k for k, found in enumerate(results.results, 1) if wish.affordable(found.high)), 1)
+        item = read_page(environment.step(f"click[item {first}]").observation.text)
+        for name, values in item.options.items():
+            environment.step(f"click[{wish.choice(name, values) or values[0]}]")
+        right += environment.step("click[buy now]").success
+    assert 0.4 < right / len(tasks) < 0.8
 
 
 def test_walkthroughs_win(full_size: EnvConfig) -> None:
