@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,12 +24,25 @@ from typing import Any, TypeVar
 from core.names import unknown_name
 
 # What a language model writes when it has nothing to say; a skill of this kind is a fault, not a skill.
-_NOTHING = frozenset({"none", "null", "nil", "nan", "n/a", "na", "undefined", "string"})
+_NOTHING = frozenset(
+    ["", *"none null nil nan na undefined string text nothing tbd todo placeholder empty blank".split()]
+    + ["n a", "no skill", "no skills", "no advice", "not applicable", "not available"]  # as plain_words has them
+)
+
+
+def plain_words(text: str) -> str:
+    """`text` in lower case, its words (runs of letters and digits) separated by single blanks; nothing else of it.
+
+    Characters that nobody sees (format characters such as a zero-width space) do not part a word.
+    """
+    seen = (sign for sign in text.casefold() if unicodedata.category(sign) != "Cf")
+    return " ".join("".join(sign if sign.isalnum() else " " for sign in seen).split())
 
 
 def is_blank(text: object) -> bool:
-    """Whether `text` says nothing: no string, only white space, or a word for "nothing" (none, null, n/a, ...)."""
-    return not isinstance(text, str) or text.strip().strip(".\"'[]()").strip().lower() in {"", *_NOTHING}
+    """Whether `text` says nothing: no string, without a letter or digit, or a word for "nothing" (none, null, n/a, tbd,
+    ...), whatever signs stand around it."""
+    return not isinstance(text, str) or plain_words(text) in _NOTHING
 
 
 @dataclass(frozen=True, slots=True)

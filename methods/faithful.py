@@ -48,11 +48,13 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
     """Raise UnfaithfulError, with the reason, unless the method keeps its promises on a synthetic batch.
 
     Checked: advantages are [R, T], finite, detached and 0 outside the mask; an auxiliary loss is [R, T] and finite
-    inside it; a method that uses no teacher asks for no scores; one that does asks for scores within `total_steps`
-    steps, and changing those scores changes the gradient of -A * logprob + aux_loss; one that declares teacher_cancels
-    asks for scores as well, and changing them changes no bit of that gradient. A configuration that switches the
-    teacher off (coefficient 0) is refused as well: it is the base method, and its row should say so. A method that
-    does not train is only checked for uses_teacher.
+    inside it; the same data give the same gradient of -A * logprob + aux_loss twice; a method that uses no teacher asks
+    for no scores; one that does asks for scores within `total_steps` steps, and changing those of any one channel
+    changes the gradient; one that declares teacher_cancels asks for scores as well, and changing them changes no bit of
+    it. Each gradient is taken from a method that was built for it and led through the same steps, so what a method
+    remembers cannot pass for what its teacher says. A configuration that switches the teacher off (coefficient 0) is
+    refused as well: it is the base method, and its row should say so. A method that does not train is only checked for
+    uses_teacher.
     """
     scores = spec.uses_teacher or spec.teacher_cancels
     if not config.trains:
@@ -61,39 +63,84 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
                 f"method {spec.name!r} does not train (method.trains=false) but declares uses_teacher"
             )
         return
-    trajectories = _trajectories()
-    method = spec.build(config, MethodContext(total_steps, seed=0, analyze=_analyze, library=_library))
-    if method.measures_teacher:
-        method.teacher_measured(Validation(success=0.5, episodes=4))
+    trial = _Trial(spec, config, total_steps)
     batch = _batch()
-    step, requests = _first_requests(method, trajectories, total_steps)
-    _check_advantages(spec, method, step, batch)
-    if not scores:
-        if requests:
-            raise UnfaithfulError(
-                f"method {spec.name!r} asks for teacher scores at step {step} but declares uses_teacher=False"
-            )
-        return
-    if not requests:
+    step, requests = trial.first_requests()
+    _check_advantages(spec, trial.method(step), step, batch)
+    if not scores and requests:
+        raise UnfaithfulError(
+            f"method {spec.name!r} asks for teacher scores at step {step} but declares uses_teacher=False"
+        )
+    if scores and not requests:
         raise UnfaithfulError(
             f"row {config.id!r} uses method {spec.name!r}, which declares "
             f"{'teacher_cancels' if spec.teacher_cancels else 'uses_teacher'}, but asks for no teacher score in "
             f"{total_steps} steps (method.coef={config.coef}): it would train as its base method"
         )
-    before = _gradient(method, step, _scored(batch, requests, seed=1))
-    after = _gradient(method, step, _scored(batch, requests, seed=2))
-    deaf = all(bool((a == b).all()) for a, b in zip(before, after, strict=True))
-    if spec.teacher_cancels and not deaf:
+    scored = _scored(batch, requests, seed=1)
+    before = trial.gradient(step, scored)
+    if not _equal(before, trial.gradient(step, scored)):
         raise UnfaithfulError(
-            f"row {config.id!r}: changing the teacher's scores changes the gradient of method {spec.name!r}, although "
-            "it declares that they cancel (teacher_cancels)"
+            f"row {config.id!r}: method {spec.name!r} gives two gradients for the same data and seed, so nothing can be "
+            "said about what its teacher changes; draw random numbers from MethodContext.seed and the step"
         )
-    if deaf and not spec.teacher_cancels:
-        raise UnfaithfulError(
-            f"row {config.id!r}: changing the teacher's scores changes no gradient of method {spec.name!r}, "
-            "although it declares uses_teacher"
-        )
-    _check_advantages(spec, method, step, _scored(batch, requests, seed=1))
+    if not scores:
+        return
+    _check_advantages(spec, trial.method(step), step, scored)
+    others = _scored(batch, requests, seed=2)
+    for channel in sorted(scored.teacher):
+        moved = replace(scored, teacher={**scored.teacher, channel: others.teacher[channel]})
+        deaf = _equal(before, trial.gradient(step, moved))
+        if spec.teacher_cancels and not deaf:
+            raise UnfaithfulError(
+                f"row {config.id!r}: changing the teacher's scores (channel {channel!r}) changes the gradient of method "
+                f"{spec.name!r}, although it declares that they cancel (teacher_cancels)"
+            )
+        if deaf and not spec.teacher_cancels:
+            raise UnfaithfulError(
+                f"row {config.id!r}: changing the teacher's scores of channel {channel!r} changes no gradient of method "
+                f"{spec.name!r}, although it asks for them and declares uses_teacher"
+            )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Builds the method anew and leads it to a step, always in the same way."""
+
+    spec: MethodSpec
+    config: MethodConfig
+    total_steps: int
+
+    def _fresh(self) -> Method:
+        context = MethodContext(self.total_steps, seed=0, analyze=_analyze, library=_library)
+        method = self.spec.build(self.config, context)
+        if method.measures_teacher:
+            method.teacher_measured(Validation(success=0.5, episodes=4))
+        return method
+
+    def first_requests(self) -> tuple[int, list[TeacherRequest]]:
+        """The first step with teacher requests, and those; (last step, []) if there are none."""
+        method, trajectories = self._fresh(), _trajectories()
+        for step in range(1, self.total_steps + 1):
+            method.after_rollout(step, trajectories)
+            if requests := method.teacher_requests(step, trajectories):
+                return step, requests
+        return self.total_steps, []
+
+    def method(self, step: int) -> Method:
+        """One that was just asked for its teacher requests of `step`."""
+        method, trajectories = self._fresh(), _trajectories()
+        for number in range(1, step + 1):
+            method.after_rollout(number, trajectories)
+            method.teacher_requests(number, trajectories)
+        return method
+
+    def gradient(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+        return _gradient(self.method(step), step, batch)
+
+
+def _equal(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+    return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
 def _analyze(trajectories: Sequence[Trajectory]) -> Future[list[Analysis | None]]:
@@ -156,17 +203,6 @@ def _scored(batch: Batch, requests: Sequence[TeacherRequest], seed: int) -> Batc
     return replace(batch, teacher=teacher, teacher_mask=masks)
 
 
-def _first_requests(
-    method: Method, trajectories: Sequence[Trajectory], total_steps: int
-) -> tuple[int, list[TeacherRequest]]:
-    """The first step with teacher requests, and those; (last step, []) if there are none."""
-    for step in range(1, total_steps + 1):
-        method.after_rollout(step, trajectories)
-        if requests := method.teacher_requests(step, trajectories):
-            return step, requests
-    return total_steps, []
-
-
 def _check_advantages(spec: MethodSpec, method: Method, step: int, batch: Batch) -> None:
     advantages = method.advantages(step, batch)
     problems = {
@@ -199,4 +235,6 @@ def _gradient(method: Method, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
         loss = loss + auxiliary
     total = torch.where(batch.response_mask, loss, 0.0).sum()
     first, second = torch.autograd.grad(total, (logprobs, entropy), allow_unused=True)
+    if any(g is not None and not bool(g.isfinite().all()) for g in (first, second)):
+        raise UnfaithfulError(f"the loss of {type(method).__name__} has a gradient that is not finite")
     return tuple(torch.zeros_like(logprobs) if g is None else g for g in (first, second))  # type: ignore[return-value]

@@ -125,11 +125,19 @@ def _similar(text: str, firsts: Sequence[tuple[int, SequenceMatcher[str]]], simi
 
 
 def _states(config: AdvantageConfig, batch: Batch) -> Tensor:
+    """`anchor_states` of a batch, [S]; worked out once per batch, because comparing long texts takes seconds."""
     import torch
 
-    groups = batch.group[batch.step_trajectory].tolist()
-    found = anchor_states(groups, batch.observations, config.anchor, config.similarity)
-    return torch.tensor(found, dtype=torch.long, device=batch.group.device)
+    key = ("gigpo.states", config.anchor, config.similarity)
+    given = (batch.group, batch.step_trajectory, batch.observations)
+    found = batch.memo.get(key)
+    if found is None or any(one is not other for one, other in zip(found[0], given, strict=True)):
+        groups = batch.group[batch.step_trajectory].tolist()
+        states = anchor_states(groups, batch.observations, config.anchor, config.similarity)
+        found = given, torch.tensor(states, dtype=torch.long, device=batch.group.device)
+        batch.memo[key] = found
+    states_of: Tensor = found[1]
+    return states_of
 
 
 def step_advantage(config: AdvantageConfig, batch: Batch) -> Tensor:

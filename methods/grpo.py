@@ -61,6 +61,14 @@ DEVIATIONS = (
         source="jinyangwu/OPID@37a15a5 gigpo/core_gigpo.py and agent_system/environments",
     ),
     Deviation(
+        topic="mean over tokens",
+        paper="per response, then over responses",
+        code="over the tokens of each micro-batch, then over micro-batches, so that tokens of a micro-batch with few of "
+        "them weigh more",
+        ours="over all policy tokens of a mini-batch alike, however it is cut into micro-batches, under every protocol",
+        source="arXiv:2402.03300; jinyangwu/OPID@37a15a5 verl/trainer/ppo",
+    ),
+    Deviation(
         topic="groups without contrast",
         paper="undefined (sigma = 0)",
         code="ties give 0; a group of a single row keeps its raw score (mean 0, std 1)",

@@ -190,6 +190,7 @@ class Batch:
     step_reward   [S] float      raw reward of each step, before any penalty (same unit as returns)
     teacher       channel -> [R, T] float, log-probs under the skill prompt; 0 where not scored
     teacher_mask  channel -> [R, T] bool, where that channel was scored
+    memo          what methods worked out of this batch and may ask for again; of a copy (dataclasses.replace) empty
     """
 
     response_mask: Tensor
@@ -205,6 +206,7 @@ class Batch:
     step_reward: Tensor | None = None
     teacher: dict[str, Tensor] = field(default_factory=dict)
     teacher_mask: dict[str, Tensor] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 # ---------------------------------------------------------------------------------------------- the method itself

@@ -69,6 +69,23 @@ DEVIATIONS = (
         source="jinyangwu/OPID@37a15a5 gigpo/core_gigpo.py compute_teacher_token_advantage",
     ),
     Deviation(
+        topic="what an analyzer reads",
+        paper="task, outcome and the numbered steps of the trajectory",
+        code="observation, whole response (reasoning included) and discounted return of each step",
+        ours="observation, action and whether it had an effect; an observation beyond analyzer.observation_chars loses "
+        "its middle; neither reasoning nor return. analyzer=rules reads the same",
+        source="jinyangwu/OPID@37a15a5 opid/analysis.py",
+    ),
+    Deviation(
+        topic="how an analyzer is asked and heard",
+        paper="temperature 0.4",
+        code="no temperature is sent; the first object with an episode skill wins, be it an echo of the schema; no second "
+        "question, no cache, no time limit",
+        ours="the temperature is sent (analyzer.temperature); exactly one object with an episode skill is accepted; one "
+        "second question after an unusable answer; answers are cached. analyzer=rules asks no model at all",
+        source="jinyangwu/OPID@37a15a5 opid/analysis.py",
+    ),
+    Deviation(
         topic="failed analyses",
         paper="not described",
         code="the trajectory has no skill term; an outage turns training into GRPO with a warning",

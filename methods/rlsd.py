@@ -4,9 +4,9 @@
     w_t     = clip(exp(sign(A) * Delta_t), 1 - eps, 1 + eps)                  no gradient, no unit
     A_t     = A * ((1 - lambda_k) + lambda_k * w_t)                           [R, T]
 
-A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k): 0.5, falling linearly to 0. The sign
-of A_t is always that of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens that the teacher did
-not score keep A.
+A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k); SDAR's table of settings
+(arXiv:2605.15155) has 0.5, its scripts let that fall linearly to 0 and have eps = 0.2. The sign of A_t is always that
+of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens that the teacher did not score keep A.
 
 Computed as A * (1 + lambda_k * (w_t - 1)), which is the same and gives exactly A where w_t = 1: without a shift, and
 at lambda_k = 0, RLSD is its base bit for bit. At lambda_k = 0 nothing is scored.
@@ -31,11 +31,19 @@ DEVIATIONS = (
     *grpo.DEVIATIONS,
     Deviation(
         topic="course of lambda",
-        paper="0.5, falling linearly to 0",
-        code="the scripts: 0.5 to 0 over 100 of 150 steps; defaults of the code: over 50",
+        paper="0.5 (SDAR's table of settings); its course is not known to us",
+        code="the scripts of SDAR: 0.5 to 0 over 100 of 150 steps; defaults of the code: over 50. Whether its first step "
+        "has the whole weight is not known to us",
         ours="method.coef and method.schedule: over the planned steps by default, over 100 with "
-        "protocol=paper and code",
-        source="arXiv:2604.03128; ZJU-REAL/SDAR@8b85c23 scripts",
+        "protocol=paper and code; the first step has the whole weight, step length + 1 none",
+        source="arXiv:2605.15155 appendix C; scripts of ZJU-REAL/SDAR@8b85c23",
+    ),
+    Deviation(
+        topic="bounds of the weight",
+        paper="1 - eps and 1 + eps; the size of eps is not known to us",
+        code="eps = 0.2 in every script",
+        ours="as the scripts (method.knobs.eps)",
+        source="scripts of ZJU-REAL/SDAR@8b85c23",
     ),
     Deviation(
         topic="teacher forward at lambda = 0",

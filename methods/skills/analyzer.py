@@ -26,7 +26,7 @@ Hindsight = Callable[[str, Sequence[tuple[str, str, bool]], bool, int], tuple[st
 Generate = Callable[[list[str]], list[str]]  # user messages -> the policy's responses, in order
 
 RULES_ANALYZER_VERSION = 1  # raised whenever the same trajectory would get other skills from the same rules
-ANSWERS_VERSION = 1  # raised whenever the same text of a model would give other skills (analyzers.answer)
+ANSWERS_VERSION = 2  # raised whenever the same text of a model would give other skills (analyzers.answer)
 
 
 class AnalyzerFailure(RuntimeError):  # noqa: N818  (named like EnvironmentFailure)

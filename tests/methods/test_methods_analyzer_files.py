@@ -129,6 +129,18 @@ def test_an_unusable_answer_with_a_right_checksum_is_asked_anew(
     assert answers == [ANALYSIS] and (spent.corrupt, spent.cached, spent.calls) == (1, 0, 1)
 
 
+def test_an_unusable_stored_answer_is_replaced(server: FakeEndpoint, tmp_path: Path) -> None:
+    """With a right checksum, so that only its judge can tell: it must not be paid for again at every run."""
+    ask(server, cache=tmp_path)
+    (entry,) = files(tmp_path)
+    bad = {**GOOD, "episode_skill": "None"}
+    entry.write_text(cache_module._entry(entry.stem, bad))
+    answers, spent = ask(server, cache=tmp_path)
+    assert answers == [ANALYSIS] and (spent.corrupt, spent.calls, spent.cached) == (1, 1, 0)
+    answers, spent = ask(server, cache=tmp_path)
+    assert answers == [ANALYSIS] and (spent.corrupt, spent.calls, spent.cached) == (0, 0, 1)
+
+
 def test_who_stores_first_wins(tmp_path: Path) -> None:
     one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
     assert one.put(KEY, {"a": 1}) == {"a": 1}

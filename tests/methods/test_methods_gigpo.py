@@ -28,7 +28,7 @@ from methods_helpers import (
 from record_batches import load
 from test_methods_grpo import SEED, padded, with_junk
 
-from methods import registry
+from methods import gigpo, registry
 from methods.gigpo import anchor_states, step_advantage, step_returns, total_advantage
 from methods.interface import AdvantageConfig, Batch
 
@@ -183,3 +183,25 @@ def test_metrics() -> None:
     assert found["anchored"] == pytest.approx(2 / 3) and found["state_visits"] == 1.5
     assert found["step_advantage_abs"] == pytest.approx(2 / 3, abs=1e-5)
     assert found["advantage_abs"] > 0
+
+
+def test_states_are_found_once_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing long texts is what GiGPO costs: advantages and metrics of a step share it, other data do not."""
+    calls: list[str] = []
+
+    def counted(groups: list[int], observations: tuple[str, ...], anchor: str, similarity: float) -> list[int]:
+        calls.append(anchor)
+        return anchor_states(groups, observations, anchor, similarity)
+
+    monkeypatch.setattr(gigpo, "anchor_states", counted)
+    batch, method = make_batch(3), registry.build(row("gigpo"), context())
+    expected = method.advantages(1, batch)
+    method.metrics(1, batch)
+    assert calls == ["exact"] and torch.equal(method.advantages(1, batch), expected)
+    apart = tuple(f"place {n}" for n in range(len(batch.observations)))
+    assert not torch.equal(method.advantages(1, replace(batch, observations=apart)), expected)
+    batch.observations = apart
+    assert not torch.equal(method.advantages(1, batch), expected)
+    similar = registry.build(row("gigpo", "method.advantage.anchor=similar"), context())
+    similar.advantages(1, batch)
+    assert calls == ["exact", "exact", "exact", "similar"]

@@ -383,6 +383,44 @@ class Leaky(Opid):
         return super().advantages(step, batch) + 1.0
 
 
+class Counting(Deaf):
+    """Hears no teacher, but gives another advantage whenever it is asked, as a running normaliser would."""
+
+    calls = 0
+
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        self.calls += 1
+        return super().advantages(step, batch) / self.calls
+
+
+class Restless(Opid):
+    """Its gradients differ whatever the teacher says."""
+
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return super().advantages(step, batch) * (1 + torch.rand(()))
+
+
+class HalfDeaf(Opid):
+    """Asks for two channels and hears one."""
+
+    def advantages(self, step: int, batch: Batch) -> torch.Tensor:
+        return super().advantages(step, replace(batch, teacher={c: v for c, v in batch.teacher.items() if c == "episode"}))
+
+
+class Nan(grpo.Grpo):
+    """No teacher, and a loss that is no number."""
+
+    def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return logprobs * float("nan")
+
+
+class Steep(grpo.Grpo):
+    """A finite loss with a gradient that is not."""
+
+    def aux_loss(self, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return (logprobs - logprobs.detach()).sqrt()
+
+
 class Endless(Opid):
     def advantages(self, step: int, batch: Batch) -> torch.Tensor:
         return super().advantages(step, batch) / 0.0
@@ -433,6 +471,9 @@ def spec_of(kind: type[Method], uses_teacher: bool = True, cancels: bool = False
     ("kind", "message"),
     [
         (Deaf, "changes no gradient"),
+        (Counting, "changes no gradient"),
+        (Restless, "two gradients for the same data and seed"),
+        (HalfDeaf, "scores of channel 'step' changes no gradient"),
         (Sigmoid, "changes no gradient"),
         (Crooked, r"auxiliary loss of Crooked must be \[R, T\].*shape \(\)"),
         (Boundless, "finite inside response_mask"),
@@ -445,6 +486,16 @@ def spec_of(kind: type[Method], uses_teacher: bool = True, cancels: bool = False
 def test_unfaithful_methods_are_refused(kind: type[Method], message: str) -> None:
     with pytest.raises(UnfaithfulError, match=message):
         check_faithful(spec_of(kind), opid_config())
+
+
+def test_the_loss_of_methods_without_a_teacher_is_checked_too() -> None:
+    def shapeless(self: Method, step: int, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return logprobs.sum()
+
+    crooked = type("Bent", (grpo.Grpo,), {"aux_loss": shapeless})
+    for kind, message in ((Nan, "finite inside response_mask"), (crooked, r"must be \[R, T\]"), (Steep, "not finite")):
+        with pytest.raises(UnfaithfulError, match=message):
+            check_faithful(spec_of(kind, uses_teacher=False), grpo_config())
 
 
 def test_false_declarations_are_refused() -> None:
@@ -460,7 +511,7 @@ def test_false_declarations_are_refused() -> None:
 def test_a_teacher_that_cancels_must_really_cancel(uses_teacher: bool) -> None:
     check_faithful(spec_of(Sigmoid, uses_teacher, cancels=True), opid_config())
     with pytest.raises(UnfaithfulError, match=r"declares that they cancel \(teacher_cancels\)"):
-        check_faithful(spec_of(Auxiliary, uses_teacher, cancels=True), opid_config())
+        check_faithful(spec_of(Auxiliary, uses_teacher, cancels=True), opid_config("episode_only"))
     with pytest.raises(UnfaithfulError, match="declares teacher_cancels, but asks for no teacher score"):
         check_faithful(spec_of(Sigmoid, uses_teacher, cancels=True), opid_config(coef=0.0))
     with pytest.raises(UnfaithfulError, match="does not train"):
@@ -475,7 +526,7 @@ def test_faithful_methods_pass(router: str) -> None:
 
 def test_other_faithful_methods_pass() -> None:
     check_faithful(registry.get("grpo"), grpo_config())
-    check_faithful(spec_of(Auxiliary), opid_config())
+    check_faithful(spec_of(Auxiliary), opid_config("episode_only"))
     check_faithful(spec_of(Measured), opid_config())
     late = opid_config(schedule=ScheduleConfig("window", start=12))
     check_faithful(registry.get("opid"), late)

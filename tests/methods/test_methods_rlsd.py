@@ -42,7 +42,7 @@ def advantages(config: MethodConfig, batch: Batch, step: int = 1) -> torch.Tenso
 
 
 def numpy_rlsd(arrays: Arrays, std: bool, over: str, lam: float, eps: float) -> F64:
-    """A_t [R, T], by loops, as the paper writes it."""
+    """A_t [R, T], by loops: arXiv:2604.03128, definitions of w_t and A_t (the number of the equation is not known)."""
     base = numpy_episode_advantage(arrays, std, over)
     out = np.zeros(np.asarray(arrays["token_step"]).shape)
     for r, c in np.argwhere(arrays["response_mask"]):
@@ -142,6 +142,18 @@ def test_metrics() -> None:
     assert found["coef"] == 0.5 and 0 < found["clipped"] < 1 and 0 < found["skill_tokens"] < 1
     assert known.min() - 1e-5 <= found["scale"] <= known.max() + 1e-5
     json.dumps(found)
+
+
+def test_clipped_tokens_are_counted_at_either_bound() -> None:
+    """A token is clipped where exp(sign(A) * Delta) is beyond 1 +- eps: beyond log(1 - eps) below, not -eps."""
+    batch = make_batch(16, "growing")
+    base = advantages(grpo_config(), batch)
+    scored = batch.teacher_mask["episode"] & (base != 0)
+    assert scored.any()
+    for exponent, expected in ((-0.21, 0), (-0.224, 1), (-0.222, 0), (0.18, 0), (0.183, 1)):  # eps = 0.2
+        moved = torch.where(scored, batch.old_logprobs + base.sign() * exponent, batch.old_logprobs)
+        found = registry.build(rlsd(), context()).metrics(1, replace(batch, teacher={"episode": moved}))["clipped"]
+        assert found == pytest.approx(expected * float(scored.sum() / batch.response_mask.sum()))
 
 
 # --------------------------------------------------------------------------------------------------------- Skill-GRPO

@@ -55,7 +55,14 @@ def test_braces_in_a_skill_are_text() -> None:
     assert "\nSkill: use {0} and {text}\n" in inject(WHOLE, "use {0} and {text}", None)
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\n", "None", " none. ", "null", "N/A", "[]", "string", '""'])
+INVISIBLE = ["\u200b\u200b", "\ufeff", "no\u200bne", "\u2060.\u00a0"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "   ", "\n", "None", " none. ", "null", "N/A", "[]", "string", '""', "---", "<text>", "Nothing.", "TBD", "No skill."]
+    + INVISIBLE,
+)
 def test_blank_skills_are_errors_naming_the_task(text: str) -> None:
     assert is_blank(text)
     with pytest.raises(ValueError, match=r"episode skill .* is empty, for the task: Your task is to: put a mug"):
@@ -65,7 +72,7 @@ def test_blank_skills_are_errors_naming_the_task(text: str) -> None:
 
 
 def test_real_skills_are_not_blank() -> None:
-    assert not any(is_blank(t) for t in ("go", "none of the drawers holds it", "nullify", "take string 1"))
+    assert not any(is_blank(t) for t in ("go", "none of the drawers holds it", "nullify", "take string 1", "\u53bb\u62ff\u676f\u5b50", "say nothing"))
     assert is_blank(None) and is_blank(3)
 
 

@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Never
 
+from core.skills import is_blank, plain_words
 from methods.interface import Analysis
 from methods.skills.analyzer import validate_analysis
 from methods.skills.analyzers.prompt import ANSWER_KEYS, meanings
-from methods.skills.injection import is_blank
 
 MAX_ANSWER_CHARS = 100_000
 MAX_DEPTH = 8  # an answer needs 2
@@ -27,7 +28,8 @@ _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # reasoning that a
 _QUOTED_KEY = re.compile(r'\{\s*"')
 _STRUCTURE = re.compile(r'[{}\[\]"\\]')
 # Markers of chat templates: inside a prompt, a tokenizer would read them as the end of a turn.
-_MARKER = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
+_MARKER = re.compile(r"<[|\uff5c][^|\uff5c<>\s]{1,40}[|\uff5c]>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
+_PLACEHOLDER = re.compile(r"\s*<[^<>]*>\s*")  # <advice>: what a form says where something is to be filled in
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -116,7 +118,7 @@ def check_answer(content: object, limits: Limits) -> Answer:
 def _check_text(text: str, most: int) -> None:
     if len(text.strip()) > most:
         raise AnswerError(f"a piece of advice is {len(text.strip())} characters long, at most {most} are allowed")
-    if text.strip() in meanings():
+    if plain_words(text) in _echoes() or _PLACEHOLDER.fullmatch(text):
         raise AnswerError("it repeats the description of a key instead of filling it in")
     if _CONTROL.search(text) or _MARKER.search(text):
         raise AnswerError("a piece of advice holds control characters or markers of a chat template")
@@ -124,6 +126,13 @@ def _check_text(text: str, most: int) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise AnswerError("a piece of advice holds half a surrogate pair, which is no text") from None
+
+
+@cache
+def _echoes() -> frozenset[str]:
+    """What the request says about each key, with and without the type in front, as plain words."""
+    said = [part for meaning in meanings() for part in (meaning, meaning.rpartition(": ")[2])]
+    return frozenset(map(plain_words, said))
 
 
 # ---------------------------------------------------------------------------------------------------------------- JSON

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,13 @@ class AnswerCache:
             return None
         return found
 
-    def put(self, key: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Store an answer unless one is stored already; returns the stored one.
+    def put(
+        self, key: str, content: Mapping[str, Any], usable: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    ) -> Mapping[str, Any]:
+        """Store an answer unless a usable one is stored already; returns the stored one.
 
-        A folder that cannot be written to costs a warning: the answer itself is at hand.
+        usable: whether an answer that is there can be gone on with; one that cannot would be asked for at every run. A
+        folder that cannot be written to costs a warning: the answer itself is at hand.
         """
         path = self._path(key)
         scratch = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
@@ -61,7 +64,7 @@ class AnswerCache:
                     os.link(scratch, path)  # fails if the file exists: nobody's answer is overwritten
                     return content
                 earlier = self._read(path, key)
-                if isinstance(earlier, Mapping):
+                if isinstance(earlier, Mapping) and usable(earlier):
                     return earlier
                 scratch.replace(path)
             finally:

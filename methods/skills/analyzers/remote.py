@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from methods.interface import Analysis, Trajectory
@@ -102,8 +103,7 @@ class RemoteAnalyzer:
         if answer is None:
             answer = await self._ask(prompt, limits)
             if isinstance(answer, Answer) and self._cache is not None:
-                stored = self._usable(self._cache.put(key, answer.content), limits)
-                answer = stored or answer
+                answer = check_answer(self._cache.put(key, answer.content, partial(_passes, limits)), limits)
         if self._recorder is not None:
             self._recorder.add(trajectory, answer.reason if isinstance(answer, Failed) else answer.content)
         return answer if isinstance(answer, Failed) else answer.analysis
@@ -143,6 +143,14 @@ class RemoteAnalyzer:
             return Failed(f"the second answer too is unusable: {error}")
         except EndpointError as error:
             return Failed(str(error))
+
+
+def _passes(limits: Limits, content: Mapping[str, Any]) -> bool:
+    try:
+        check_answer(content, limits)
+    except AnswerError:
+        return False
+    return True
 
 
 def _read(completion: Completion, limits: Limits) -> Answer:
