@@ -14,7 +14,7 @@ from harness import registry
 from harness.config import RunConfig
 from harness.errors import Problem, nearest, suggest
 from harness.schema import leaves, value
-from methods.skills.analyzers.settings import FORMATS, LIMIT_FIELDS
+from methods.skills.analyzers.settings import FORMATS, LIMIT_FIELDS, check_no_secret
 
 if TYPE_CHECKING:
     from methods.interface import MethodSpec
@@ -147,6 +147,10 @@ def _values(config: RunConfig, origin: Origin) -> Iterator[Problem]:
                 yield Problem(key, str(given), origin(key), str(allowed))
         if key in NAMES and given not in NAMES[key]:
             yield Problem(key, str(given), origin(key), suggest(str(given), NAMES[key], "available"))
+    try:
+        check_no_secret(config.analyzer)  # of every row: what a record keeps must not be a key, used or not
+    except ValueError as error:
+        yield Problem("", "", "", str(error))
     if not _DEVICE.fullmatch(config.runtime.device):
         yield Problem("runtime.device", config.runtime.device, origin("runtime.device"), "must be cpu, cuda or cuda:N")
     if len(config.training.betas) != 2:

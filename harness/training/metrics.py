@@ -14,8 +14,9 @@ rollout/dropped_history          (observation, action) pairs left out of prompts
 rollout/truncated_prompts, teacher/truncated_prompts  prompts that lost words of their observation all the same
 cost/teacher_rows                sequences scored under a teacher
 cost/teacher_tokens_rescored     response tokens that got a score from them
-cost/analyzer_*                  calls, cached, retries, repairs, prompt_tokens, completion_tokens, money: see
-                                 methods.skills.analyzer.Usage; money in the currency of the configured prices
+cost/analyzer_*                  calls, cached, retries, repairs, prompt_tokens, completion_tokens, money, unmetered,
+                                 corrupt: see methods.skills.analyzer.Usage; money in the currency of the configured
+                                 prices, too low by the answers that are unmetered
 time/rollout_s, env_s, teacher_s, analyzer_s, update_s, reference_s, validation_s, cpu_total_s    CPU seconds
 time/analyzer_wall_s             wall seconds during which analyses were in progress; overlaps with other work
 time/analyzer_wait_s             wall seconds for which the loop waited for them
@@ -88,6 +89,8 @@ def cost_metrics(
         "cost/analyzer_prompt_tokens": float(usage.prompt_tokens),
         "cost/analyzer_completion_tokens": float(usage.completion_tokens),
         "cost/analyzer_money": float(usage.cost),
+        "cost/analyzer_unmetered": float(usage.unmetered),
+        "cost/analyzer_corrupt": float(usage.corrupt),
         "time/analyzer_wall_s": float(usage.seconds),
     }
 

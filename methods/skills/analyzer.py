@@ -16,7 +16,7 @@ from typing import Protocol
 from core.names import unknown_name
 from methods.interface import Analysis, Trajectory
 from methods.skills.analyzers.prompt import PROMPT_VERSION
-from methods.skills.analyzers.settings import AnalyzerConfig, check_remote, check_replay
+from methods.skills.analyzers.settings import AnalyzerConfig, check_no_secret, check_remote, check_replay
 from methods.skills.injection import is_blank
 
 # (task text, [(observation before the action, action, action had an effect), ...], success, max step skills)
@@ -254,6 +254,7 @@ def get(name: str) -> AnalyzerSpec:
 
 def check(config: AnalyzerConfig) -> None:
     """Raise ValueError, naming key and remedy, for an analyzer that does not exist or settings it cannot honour."""
+    check_no_secret(config)
     spec = get(config.name)
     if spec.check is not None:
         spec.check(config)

@@ -28,6 +28,7 @@ from methods.skills.analyzers import endpoint as endpoint_module
 from methods.skills.analyzers.endpoint import MAX_RESPONSE_BYTES, Endpoint, _retry_after
 from methods.skills.analyzers.ledger import Ledger
 from methods.skills.analyzers.remote import RemoteAnalyzer
+from methods.skills.analyzers.settings import SettingsError
 
 ANALYSIS = Analysis("look before you go", {1: "go east"}, 0)
 KEY = "sk-planted-0123456789abcdef"
@@ -371,12 +372,22 @@ def test_unreadable_responses_are_asked_for_once_more(serve: Serve, make: Make, 
     assert done(analyzer.analyze(played())) == [ANALYSIS]
     first, second = (request["messages"][0]["content"] for request in server.requests)
     assert first == second  # there is no text of the model's to correct
-    assert counts(analyzer)["repairs"] == 1
+    spent = counts(analyzer)
+    assert spent["repairs"] == 1 and spent["unmetered"] == 1  # what was billed for it cannot be read
 
     server = serve(lambda *_: broken())
     with pytest.raises(AnalyzerFailure, match=f"the second answer too is unusable: .*{said}"):
         done(make(server, max_failure_rate=0.2).analyze(played()))
     assert len(server.requests) == 2
+
+
+def test_compressed_errors_are_errors_first(serve: Serve, make: Make) -> None:
+    """Proxies compress their error pages: it is the status that says whether to try again."""
+    page = Reply(gzip.compress(b"overloaded"), 503, {"Content-Encoding": "gzip"})
+    analyzer = make(serve(in_turn(page, page, completion())))
+    assert done(analyzer.analyze(played())) == [ANALYSIS]
+    spent = counts(analyzer)
+    assert (spent["calls"], spent["retries"], spent.get("repairs", 0), spent.get("unmetered", 0)) == (3, 2, 0, 0)
 
 
 def test_the_rest_of_a_long_answer_is_not_read(serve: Serve, make: Make) -> None:
@@ -534,7 +545,15 @@ def test_the_key_is_sent_and_shown_nowhere(
     assert KEY not in json.dumps(server.requests)
 
     page = {"Content-Type": f"text/{KEY}"}
-    for reply in [Reply(f"bad {'x' * 290}{KEY}".encode(), 401), Reply(KEY.encode(), 500), Reply(b"{", 200, page)]:
+    spelt = KEY.replace("-", "\\u002d").replace("p", "\\u0070")
+    replies = [
+        Reply(f"bad {'x' * 290}{KEY}".encode(), 400),
+        Reply(f"{' ' * 2980}key {KEY}".encode(), 400),  # cutting must come last
+        Reply(json.dumps({"error": f"key {KEY}"}).replace(KEY, spelt).encode(), 400),
+        Reply(KEY.encode(), 500),
+        Reply(b"{", 200, page),
+    ]
+    for reply in replies:
         analyzer = make(serve(in_turn(reply)), api_key_env="JUDGE_KEY", max_failure_rate=0.2, retries=0, **folders)
         with pytest.raises(AnalyzerFailure) as caught:
             done(analyzer.analyze(played(1, first=3)))
@@ -548,13 +567,30 @@ def test_the_key_is_sent_and_shown_nowhere(
     assert "sk-plant" not in caplog.text
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_of_a_key_that_is_refused_nothing_is_quoted(serve: Serve, make: Make, status: int) -> None:
+    server = serve(in_turn(Reply(f"no: {KEY[:9]} {KEY[9:]} {KEY[::-1]}".encode(), status)))
+    with pytest.raises(AnalyzerFailure) as caught:
+        done(make(server, max_failure_rate=0.2).analyze(played()))
+    assert f"status {status} (" in str(caught.value) and "no:" not in str(caught.value)
+
+
+def test_texts_without_the_key_keep_their_escapes() -> None:
+    found = Endpoint(settings("http://localhost:1/v1"), Ledger())
+    found._key = "ab/c"
+    assert found._without_key(r"\u0061 \u0022 a\/") == r"\u0061 \u0022 a\/"
+    assert found._without_key(r'{"a": "\u0061b\/c \u0022"}') == r'{"a": "*** \u0022"}'
+
+
 @pytest.mark.parametrize("value", [None, "", "  "])
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("JUDGE_KEY", value)
-    with pytest.raises(ValueError, match=r"api_key_env=JUDGE_KEY: this environment variable is not set here.*null"):
+    told = r"api_key_env=JUDGE_KEY: this environment variable is not set here.*null"
+    with pytest.raises(SettingsError, match=told) as caught:
         remote("http://127.0.0.1:9/v1", api_key_env="JUDGE_KEY")
+    assert caught.value.failure_class == "config"
 
 
 @pytest.mark.parametrize("value", ["sk-a b", "sk-a\nX-Evil: 1", "sk-ä"])

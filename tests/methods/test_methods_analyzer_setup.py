@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from analyzer_helpers import GOOD, played, settings
-from methods_helpers import opid_config
+from methods_helpers import grpo_config, opid_config
 from omegaconf import OmegaConf
 
 import sweeps
@@ -137,6 +137,17 @@ def test_the_policy_needs_an_engine_that_generates() -> None:
         ({"base_url": "http://host/v1?version=1"}, r"no \? or #"),
         ({"api_key_env": "sk-planted-0123"}, "must be the NAME of an environment variable"),
         ({"base_url": "http://me:planted-0123@host/v1"}, "must not hold a user name or password"),
+        ({"base_url": "htps://me:planted-0123@host/v1"}, "must not hold a user name or password"),
+        ({"base_url": "https//me:planted-0123@host/v1"}, "must not hold a user name or password"),
+        ({"base_url": "https://me:planted-0123@host:port/v1"}, "must not hold a user name or password"),
+        ({"base_url": "https://host/v1?api-key=planted-0123"}, r"no \? or #"),
+        ({"base_url": "https://host/v1#planted-0123"}, r"no \? or #"),
+        ({"base_url": "sk-planted-0123"}, "not repeated here"),
+        ({"api_key_env": "gsk_planted-0123"}, "must be the NAME of an environment variable"),
+        ({"api_key_env": "hf_planted0123"}, "must be the NAME of an environment variable"),
+        ({"api_key_env": "planted0123"}, "must be the NAME of an environment variable"),
+        ({"api_key_env": "AKIA0123PLANTED0123X"}, "must be the NAME of an environment variable"),
+        ({"api_key_env": "KEY_" + "A" * 61}, "must be the NAME of an environment variable"),
     ],
 )
 def test_settings_that_cannot_work_are_named(changes: dict[str, Any], said: str) -> None:
@@ -147,14 +158,27 @@ def test_settings_that_cannot_work_are_named(changes: dict[str, Any], said: str)
 
 
 def test_settings_are_checked_while_planning() -> None:
-    config = RunConfig(method=opid_config(), analyzer=settings(model=None))
+    judged = EvaluationConfig(panels=["seen"])
+    config = RunConfig(method=opid_config(), analyzer=settings(model=None), evaluation=judged)
     (said,) = problems(config, lambda key: "the command line")
     assert "add analyzer.model=NAME" in str(said)
-    assert problems(RunConfig(analyzer=settings(model=None)), str) == []  # GRPO analyses nothing
-    assert problems(RunConfig(method=opid_config(), analyzer=settings()), str) == []
+    assert problems(RunConfig(analyzer=settings(model=None), evaluation=judged), str) == []  # GRPO analyses nothing
+    assert problems(RunConfig(method=opid_config(), analyzer=settings(), evaluation=judged), str) == []
     assert "add analyzer.model=NAME" in str(registry.unfit_analyzer(config))
     assert registry.unfit_analyzer(RunConfig(analyzer=settings())) is None
     assert "did you mean 'openai'" in str(registry.unfit_analyzer(RunConfig(analyzer=settings(name="openay"))))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"api_key_env": "gsk_planted0123abc"}, {"base_url": "https://host/v1?key=planted0123abc"}]
+)
+def test_a_key_in_the_settings_is_refused_before_anything_is_recorded(changes: dict[str, Any]) -> None:
+    """Whether or not the row analyses anything, and whatever its analyzer: records keep the settings of every run."""
+    for method in (opid_config(), grpo_config()):
+        for name in analyzer.names():
+            found = problems(RunConfig(method=method, analyzer=AnalyzerConfig(name, **changes)), str)
+            assert any("analyzer." in str(problem) for problem in found)
+            assert "planted0123abc" not in "".join(map(str, found))
 
 
 def test_the_registry_knows_all_four() -> None:

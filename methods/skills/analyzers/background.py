@@ -62,5 +62,6 @@ class Background:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
             loop.run_until_complete(self._cleanup())
+            loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()

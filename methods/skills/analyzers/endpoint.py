@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import httpx
 
 from methods.skills.analyzers.ledger import Ledger
 from methods.skills.analyzers.prompt import answer_schema
-from methods.skills.analyzers.settings import AnalyzerConfig, check_remote
+from methods.skills.analyzers.settings import AnalyzerConfig, SettingsError, check_remote
 
 MAX_RESPONSE_BYTES = 1_000_000  # an analysis has a few thousand; what goes beyond is not read
 _QUOTED_CHARS = 300  # of what an endpoint says, in a message
@@ -37,6 +38,10 @@ class EndpointError(RuntimeError):
 
 class UnusableResponseError(RuntimeError):
     """The endpoint answered, but not with a completion; the message says what came."""
+
+
+class _UncountedError(UnusableResponseError):
+    """Nor can be read what it cost."""
 
 
 class _Again(Exception):  # noqa: N818  (a signal, not an error that anybody sees)
@@ -124,26 +129,30 @@ class Endpoint:
         if status == 429 or status >= 500:
             raise _Again(f"answered with status {status}{self._quoted(body)}", _retry_after(headers))
         if status != 200:
-            hint = _HINTS.get(status, "")
-            raise EndpointError(f"{self.url} answered with status {status}{hint}{self._quoted(body)}")
-        if body is None:
-            raise UnusableResponseError(f"it is larger than {MAX_RESPONSE_BYTES} bytes and was not read to its end")
-        return self._completion(body, headers)
+            # What an endpoint says of a key that it does not accept may be the key, in whatever spelling.
+            quoted = "" if status in (401, 403) else self._quoted(body)
+            raise EndpointError(f"{self.url} answered with status {status}{_HINTS.get(status, '')}{quoted}")
+        try:
+            return self._completion(body, headers)
+        except _UncountedError as error:
+            self._ledger.add(unmetered=1)  # it may have been billed
+            raise UnusableResponseError(str(error)) from None
 
-    async def _post(self, prompt: str) -> tuple[int, httpx.Headers, bytes | None]:
-        """Status, headers and body; None for a body over the limit, of which the rest is not read."""
+    async def _post(self, prompt: str) -> tuple[int, httpx.Headers, bytes | str]:
+        """Status, headers, and the body or why it was not read (to its end)."""
         if self._client is None:
             self._client = self._new_client()
         content = json.dumps(self._payload(prompt), ensure_ascii=True).encode()
         async with self._client.stream("POST", self.url, content=content) as response:
             if response.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
                 # None was asked for; unpacking could make any size of it.
-                raise UnusableResponseError("it is compressed, though that was not asked for")
+                return response.status_code, response.headers, "it is compressed, though that was not asked for"
             body = bytearray()
             async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > MAX_RESPONSE_BYTES:
-                    return response.status_code, response.headers, None
+                    why = f"it is larger than {MAX_RESPONSE_BYTES} bytes and was not read to its end"
+                    return response.status_code, response.headers, why
             return response.status_code, response.headers, bytes(body)
 
     def _new_client(self) -> httpx.AsyncClient:
@@ -177,14 +186,16 @@ class Endpoint:
         return payload
 
     # ----------------------------------------------------------------------------------------------------- its answer
-    def _completion(self, body: bytes, headers: httpx.Headers) -> Completion:
+    def _completion(self, body: bytes | str, headers: httpx.Headers) -> Completion:
+        if isinstance(body, str):
+            raise _UncountedError(body)
         kind = self._safe(headers.get("content-type", "no content type"))
         try:
             reply = json.loads(body.decode("utf-8"))
         except UnicodeDecodeError:
-            raise UnusableResponseError(f"it is not UTF-8 ({kind})") from None
+            raise _UncountedError(f"it is not UTF-8 ({kind})") from None
         except (ValueError, RecursionError):
-            raise UnusableResponseError(
+            raise _UncountedError(
                 f"it is no JSON ({kind}): is {self._config.base_url} the address of an OpenAI-compatible service?"
             ) from None
         self._account(reply)
@@ -209,17 +220,21 @@ class Endpoint:
         else:
             self._ledger.add(unmetered=1)
 
-    def _quoted(self, body: bytes | None) -> str:
-        text = self._safe((body or b"")[: 10 * _QUOTED_CHARS].decode("utf-8", "replace"))
+    def _quoted(self, body: bytes | str) -> str:
+        text = "" if isinstance(body, str) else self._safe(body.decode("utf-8", "replace"))
         return f": {text}" if text else ""
 
     def _safe(self, text: str) -> str:
-        """One bounded line of printable text without the key. The key goes first: cutting could leave a part of it."""
+        """One bounded line of printable text without the key. The key goes first, from the whole of the text: cutting
+        could leave a part of it."""
         line = "".join(sign if sign.isprintable() else " " for sign in self._without_key(text))
         return " ".join(line.split())[:_QUOTED_CHARS]
 
     def _without_key(self, text: str) -> str:
-        return text if self._key is None else text.replace(self._key, _HIDDEN)
+        """Nor with some of its characters spelt as JSON escapes. Escapes are left as they are in texts without it."""
+        if self._key is None or self._key not in (plain := _ESCAPE.sub(_unescaped, text)):
+            return text
+        return plain.replace(self._key, _HIDDEN)
 
 
 _HINTS: Mapping[int, str] = {
@@ -230,17 +245,26 @@ _HINTS: Mapping[int, str] = {
 }
 
 
+# Escapes of what a key may consist of: ASCII that needs none, so that JSON stays JSON without them.
+_ESCAPE = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/))")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    sign = match[2] or chr(int(match[1], 16))
+    return match[0] if sign in '"\\\x7f' else sign
+
+
 def _key(variable: str | None) -> str | None:
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise ValueError(
+        raise SettingsError(
             f"analyzer.api_key_env={variable}: this environment variable is not set here; set it, or use "
             "analyzer.api_key_env=null for an endpoint without keys"
         )
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ValueError(
+        raise SettingsError(
             f"analyzer.api_key_env={variable}: the value of this environment variable is no key (it holds blanks or "
             "other characters that a header cannot carry)"
         )

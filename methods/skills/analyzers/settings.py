@@ -11,7 +11,15 @@ from core.names import require_known
 
 FORMATS = ("json_schema", "json_object", "none")
 LIMIT_FIELDS = ("max_completion_tokens", "max_tokens")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")  # upper case: most keys of services are no such name
+_RANDOM = re.compile(r"(?=[A-Z]*[0-9])(?=[0-9]*[A-Z])[A-Z0-9]{16,}")  # a long word with letters and digits: no name
+_ADDRESS = re.compile(r"[A-Za-z]+://|[\w.-]+:\d+|[\w-]+(\.[\w-]+)+")  # what an address may begin with
+
+
+class SettingsError(ValueError):
+    """The analyzer cannot work with its settings, here and now."""
+
+    failure_class = "config"
 
 
 @dataclass
@@ -46,6 +54,7 @@ class AnalyzerConfig:
 
 def check_remote(config: AnalyzerConfig) -> None:
     """Raise ValueError for settings that no endpoint can be asked with. Never shows what might be a secret."""
+    check_no_secret(config)
     if not config.model:
         raise ValueError(
             f"analyzer.model={config.model!r}: analyzer=openai needs the name of the model, as the endpoint knows it; "
@@ -54,11 +63,27 @@ def check_remote(config: AnalyzerConfig) -> None:
     require_known("analyzer.response_format", config.response_format, FORMATS)
     require_known("analyzer.limit_field", config.limit_field, LIMIT_FIELDS)
     _check_url(config.base_url)
-    if config.api_key_env is not None and not _VARIABLE.fullmatch(config.api_key_env):
+
+
+def check_no_secret(config: AnalyzerConfig) -> None:
+    """Raise ValueError, without repeating it, for what may be a key in settings that records keep; for every analyzer,
+    used or not."""
+    name = config.api_key_env
+    if name is not None and not (_VARIABLE.fullmatch(name) and not any(map(_RANDOM.fullmatch, name.split("_")))):
         raise ValueError(
-            "analyzer.api_key_env must be the NAME of an environment variable (letters, digits, underscores), such as "
-            "OPENAI_API_KEY; what was given is none and is not repeated here, in case it is the key itself. Endpoints "
-            "without keys take analyzer.api_key_env=null"
+            "analyzer.api_key_env must be the NAME of an environment variable (upper-case words, digits, underscores), "
+            "such as OPENAI_API_KEY; what was given is none and is not repeated here, in case it is the key itself. "
+            "Endpoints without keys take analyzer.api_key_env=null"
+        )
+    if "@" in config.base_url:
+        raise ValueError(
+            "analyzer.base_url must not hold a user name or password (it has an @): records keep it. Put the key into an "
+            "environment variable and its name into analyzer.api_key_env"
+        )
+    if "?" in config.base_url or "#" in config.base_url:
+        raise ValueError(
+            "analyzer.base_url must end with its path: no ? or #, where a key could stand, and records keep it; "
+            "/chat/completions is added. It is not repeated here"
         )
 
 
@@ -80,11 +105,5 @@ def _check_url(url: str) -> None:
     except ValueError:  # a port that is no number, an unclosed bracket
         named = False
     if not named:
-        raise ValueError(f"analyzer.base_url={url!r} is no http(s) address; it looks like http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "analyzer.base_url must not hold a user name or password: records keep it. Put the key into an environment "
-            "variable and its name into analyzer.api_key_env"
-        )
-    if parts.query or parts.fragment:
-        raise ValueError(f"analyzer.base_url={url!r} must end with its path: no ? or #, /chat/completions is added")
+        shown = repr(url) if _ADDRESS.match(url) else "(not repeated here, in case it is a key)"
+        raise ValueError(f"analyzer.base_url={shown} is no http(s) address; it looks like http://127.0.0.1:8000/v1")
