@@ -1,4 +1,4 @@
-"""Knobs of one method or one environment: declared as a dataclass beside the code that reads them, checked while planning.
+"""Knobs of one method or environment: declared as a dataclass beside the code that reads them, checked while planning.
 
 The configuration keeps them in a mapping (`method.knobs`, `env.knobs`), so that a new method or environment brings its
 own settings without touching anybody else's schema. A knob that the mapping leaves out has the dataclass's default.

@@ -24,10 +24,12 @@ from typing import Any, TypeVar
 from core.names import unknown_name
 
 # What a language model writes when it has nothing to say; a skill of this kind is a fault, not a skill.
-_NOTHING = frozenset(
-    ["", *"none null nil nan na undefined string text nothing tbd todo placeholder empty blank".split()]
-    + ["n a", "no skill", "no skills", "no advice", "not applicable", "not available"]  # as plain_words has them
+# In the spelling of plain_words, of which nothing at all is one.
+_SAID = (
+    ", none, null, nil, nan, na, n a, undefined, string, text, nothing, tbd, todo, empty, blank, placeholder, no skill, "
+    "no skills, no advice, not applicable, not available"
 )
+_NOTHING = frozenset(_SAID.split(", "))
 
 
 def plain_words(text: str) -> str:

@@ -81,8 +81,8 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
     before = trial.gradient(step, scored)
     if not _equal(before, trial.gradient(step, scored)):
         raise UnfaithfulError(
-            f"row {config.id!r}: method {spec.name!r} gives two gradients for the same data and seed, so nothing can be "
-            "said about what its teacher changes; draw random numbers from MethodContext.seed and the step"
+            f"row {config.id!r}: method {spec.name!r} gives two gradients for the same data and seed, so nothing can "
+            "be said about what its teacher changes; draw random numbers from MethodContext.seed and the step"
         )
     if not scores:
         return
@@ -93,13 +93,13 @@ def check_faithful(spec: MethodSpec, config: MethodConfig, total_steps: int = 20
         deaf = _equal(before, trial.gradient(step, moved))
         if spec.teacher_cancels and not deaf:
             raise UnfaithfulError(
-                f"row {config.id!r}: changing the teacher's scores (channel {channel!r}) changes the gradient of method "
-                f"{spec.name!r}, although it declares that they cancel (teacher_cancels)"
+                f"row {config.id!r}: changing the teacher's scores (channel {channel!r}) changes the gradient of "
+                f"method {spec.name!r}, although it declares that they cancel (teacher_cancels)"
             )
         if deaf and not spec.teacher_cancels:
             raise UnfaithfulError(
-                f"row {config.id!r}: changing the teacher's scores of channel {channel!r} changes no gradient of method "
-                f"{spec.name!r}, although it asks for them and declares uses_teacher"
+                f"row {config.id!r}: changing the teacher's scores of channel {channel!r} changes no gradient of "
+                f"method {spec.name!r}, although it asks for them and declares uses_teacher"
             )
 
 

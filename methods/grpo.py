@@ -63,8 +63,8 @@ DEVIATIONS = (
     Deviation(
         topic="mean over tokens",
         paper="per response, then over responses",
-        code="over the tokens of each micro-batch, then over micro-batches, so that tokens of a micro-batch with few of "
-        "them weigh more",
+        code="over the tokens of each micro-batch, then over micro-batches, so that tokens of a micro-batch with few "
+        "of them weigh more",
         ours="over all policy tokens of a mini-batch alike, however it is cut into micro-batches, under every protocol",
         source="arXiv:2402.03300; jinyangwu/OPID@37a15a5 verl/trainer/ppo",
     ),

@@ -79,10 +79,10 @@ DEVIATIONS = (
     Deviation(
         topic="how an analyzer is asked and heard",
         paper="temperature 0.4",
-        code="no temperature is sent; the first object with an episode skill wins, be it an echo of the schema; no second "
-        "question, no cache, no time limit",
-        ours="the temperature is sent (analyzer.temperature); exactly one object with an episode skill is accepted; one "
-        "second question after an unusable answer; answers are cached. analyzer=rules asks no model at all",
+        code="no temperature is sent; the first object with an episode skill wins, be it an echo of the schema; no "
+        "second question, no cache, no time limit",
+        ours="the temperature is sent (analyzer.temperature); exactly one object with an episode skill is accepted; "
+        "one second question after an unusable answer; answers are cached. analyzer=rules asks no model at all",
         source="jinyangwu/OPID@37a15a5 opid/analysis.py",
     ),
     Deviation(

@@ -32,8 +32,8 @@ DEVIATIONS = (
     Deviation(
         topic="course of lambda",
         paper="0.5 (SDAR's table of settings); its course is not known to us",
-        code="the scripts of SDAR: 0.5 to 0 over 100 of 150 steps; defaults of the code: over 50. Whether its first step "
-        "has the whole weight is not known to us",
+        code="the scripts of SDAR: 0.5 to 0 over 100 of 150 steps; defaults of the code: over 50. Whether its first "
+        "step has the whole weight is not known to us",
         ours="method.coef and method.schedule: over the planned steps by default, over 100 with "
         "protocol=paper and code; the first step has the whole weight, step length + 1 none",
         source="arXiv:2605.15155 appendix C; scripts of ZJU-REAL/SDAR@8b85c23",

@@ -29,8 +29,8 @@ DEVIATIONS = (
     Deviation(
         topic="cuts of the loss",
         paper="none in the formula",
-        code="exponent of k3 at 20, importance ratio at 10; what autograd leaves beyond the former pushes the token away "
-        "from its teacher, by about 4.9e8",
+        code="exponent of k3 at 20, importance ratio at 10; what autograd leaves beyond the former pushes the token "
+        "away from its teacher, by about 4.9e8",
         ours=CUTS,
         source="ZJU-REAL/SDAR@8b85c23",
     ),

@@ -108,7 +108,10 @@ def test_what_is_kept_gives_the_same_answer_again() -> None:
         (changed(episode_skill="string"), "episode_skill says nothing"),
         (changed(episode_skill="..."), "episode_skill says nothing"),
         (changed(episode_skill=prompts._MEANINGS["episode_skill"]), "repeats the description of a key"),
-        (changed(episode_skill="Text, never empty: the advice for the whole task."), "repeats the description of a key"),
+        (
+            changed(episode_skill="Text, never empty: the advice for the whole task."),
+            "repeats the description of a key",
+        ),
         (changed(episode_skill="the advice for the whole task"), "repeats the description of a key"),
         (changed(episode_skill="<advice>"), "repeats the description of a key"),
         (changed(step_skills={"1": " <one short sentence> "}), "repeats the description of a key"),

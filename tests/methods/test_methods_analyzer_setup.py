@@ -19,7 +19,7 @@ import sweeps
 from harness import registry
 from harness.analysis_setup import build_analyzer
 from harness.cells import run_config as cell_config
-from harness.config import AnalyzerConfig, CommandConfig, RunConfig
+from harness.config import AnalyzerConfig, CommandConfig, EvaluationConfig, RunConfig
 from harness.fingerprint import CLASSES
 from harness.redaction import is_secret_name
 from harness.schema import leaves

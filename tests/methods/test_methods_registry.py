@@ -404,7 +404,9 @@ class HalfDeaf(Opid):
     """Asks for two channels and hears one."""
 
     def advantages(self, step: int, batch: Batch) -> torch.Tensor:
-        return super().advantages(step, replace(batch, teacher={c: v for c, v in batch.teacher.items() if c == "episode"}))
+        return super().advantages(
+            step, replace(batch, teacher={c: v for c, v in batch.teacher.items() if c == "episode"})
+        )
 
 
 class Nan(grpo.Grpo):

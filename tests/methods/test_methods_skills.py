@@ -60,8 +60,24 @@ INVISIBLE = ["\u200b\u200b", "\ufeff", "no\u200bne", "\u2060.\u00a0"]
 
 @pytest.mark.parametrize(
     "text",
-    ["", "   ", "\n", "None", " none. ", "null", "N/A", "[]", "string", '""', "---", "<text>", "Nothing.", "TBD", "No skill."]
-    + INVISIBLE,
+    [
+        "",
+        "   ",
+        "\n",
+        "None",
+        " none. ",
+        "null",
+        "N/A",
+        "[]",
+        "string",
+        '""',
+        "---",
+        "<text>",
+        "Nothing.",
+        "TBD",
+        "No skill.",
+        *INVISIBLE,
+    ],
 )
 def test_blank_skills_are_errors_naming_the_task(text: str) -> None:
     assert is_blank(text)
@@ -72,7 +88,17 @@ def test_blank_skills_are_errors_naming_the_task(text: str) -> None:
 
 
 def test_real_skills_are_not_blank() -> None:
-    assert not any(is_blank(t) for t in ("go", "none of the drawers holds it", "nullify", "take string 1", "\u53bb\u62ff\u676f\u5b50", "say nothing"))
+    assert not any(
+        is_blank(t)
+        for t in (
+            "go",
+            "none of the drawers holds it",
+            "nullify",
+            "take string 1",
+            "\u53bb\u62ff\u676f\u5b50",
+            "say nothing",
+        )
+    )
     assert is_blank(None) and is_blank(3)
 
 

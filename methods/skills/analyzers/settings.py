@@ -77,8 +77,8 @@ def check_no_secret(config: AnalyzerConfig) -> None:
         )
     if "@" in config.base_url:
         raise ValueError(
-            "analyzer.base_url must not hold a user name or password (it has an @): records keep it. Put the key into an "
-            "environment variable and its name into analyzer.api_key_env"
+            "analyzer.base_url must not hold a user name or password (it has an @): records keep it. Put the key into "
+            "an environment variable and its name into analyzer.api_key_env"
         )
     if "?" in config.base_url or "#" in config.base_url:
         raise ValueError(
