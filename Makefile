@@ -3,8 +3,10 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 OUT    ?= .
+# `alfworld` adds ALFWorld's reference engine (env.engine=textworld), which is compiled: EXTRAS=hf,alfworld,dev make install
+EXTRAS ?= hf,dev
 BIN    := $(abspath $(VENV))/bin
-STAMP  := $(VENV)/.installed
+STAMP  := $(VENV)/.installed-$(EXTRAS)
 # One thread per process: two runs side by side on two cores beat one run on two threads.
 export OMP_NUM_THREADS ?= 1
 
@@ -14,17 +16,17 @@ export OMP_NUM_THREADS ?= 1
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP)  ## virtual environment with everything in it
+install: $(STAMP)  ## virtual environment with everything in it; compiles nothing
 
 # The venv's bin stands first on the path because building Fast Downward calls a command named `python`. All extras are
 # installed in one go: with the project already installed in editable mode, pip cannot build source packages.
 $(STAMP): pyproject.toml constraints/cpu.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or say make PYTHON=..."; exit 2; }
-	@command -v g++ >/dev/null || { echo "g++ not found: the text engine of ALFWorld is compiled on installation (Debian: apt-get install g++ make)"; exit 2; }
+	@case ",$(EXTRAS)," in *,alfworld,*) command -v g++ >/dev/null || { echo "g++ not found: EXTRAS=$(EXTRAS) compiles ALFWorld's reference engine (Debian: apt-get install g++ make)"; exit 2; } ;; esac
 	test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
 	"$(BIN)/python" -m pip install --quiet --upgrade pip
 	@if "$(BIN)/python" -m pip show -q agentic-rl-harness 2>/dev/null; then "$(BIN)/python" -m pip uninstall -q -y agentic-rl-harness; fi
-	PATH="$(BIN):$$PATH" "$(BIN)/python" -m pip install --quiet -c constraints/cpu.txt -e ".[hf,alfworld,dev]"
+	PATH="$(BIN):$$PATH" "$(BIN)/python" -m pip install --quiet -c constraints/cpu.txt -e ".[$(EXTRAS)]"
 	touch "$(STAMP)"
 
 main-table: $(STAMP)  ## the main table at laptop scale: real games, real updates (about 12 minutes on 2 cores)

@@ -1,5 +1,5 @@
 """ALFWorld on its own engine (the packages alfworld, textworld and Fast Downward), made a hundred times faster
-(benchmarks/alfworld_engines.py).
+(benchmarks/envs.py).
 
 The rules are the packages' PDDL domain, executed by their native state machine; texts come from their grammar. What
 repeats is computed once: the translation of a problem (kept on disk), the parse of templates and conditions, and the
