@@ -26,8 +26,8 @@ from core.names import unknown_name
 # What a language model writes when it has nothing to say; a skill of this kind is a fault, not a skill.
 # In the spelling of plain_words, of which nothing at all is one.
 _SAID = (
-    ", none, null, nil, nan, na, n a, undefined, string, text, nothing, tbd, todo, empty, blank, placeholder, no skill, "
-    "no skills, no advice, not applicable, not available"
+    ", none, null, nil, nan, na, n a, undefined, string, text, nothing, tbd, todo, empty, blank, placeholder, "
+    "no skill, no skills, no advice, not applicable, not available"
 )
 _NOTHING = frozenset(_SAID.split(", "))
 

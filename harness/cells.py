@@ -66,6 +66,15 @@ class Cells:
         self.command_config(row, env, backbone)
         return self._presets[self._key(row), (row.method, env, backbone)]
 
+    def gives(self, row: Row, key: str, other: Row) -> bool:
+        """Whether a row gives a dotted key that `other` does not give like it: in its settings, or in a file of its
+        method that is none of the other's."""
+        mine, theirs = ({k.lstrip("+"): text for k, text in r.overrides.items()} for r in (row, other))
+        apart = (k for k, text in mine.items() if theirs.get(k) != text)
+        return any(key == k or key.startswith(f"{k}.") for k in apart) or self._protocols.sets_apart(
+            row.method, other.method, key
+        )
+
     def origin(self, row: Row, env: str, backbone: str, key: str) -> str:
         """Where the value of a dotted key comes from, in words."""
         parts = key.split(".")

@@ -79,7 +79,7 @@ def _common_knobs(several: Iterable[Combination], rows: Mapping[str, Row], cells
 def check_deltas(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> dict[Combination, Changes]:
     """What each row with a base changes in it. Raises ConfigError if that is not what the row declares.
 
-    What the protocol decides in either of the two may differ without being declared.
+    What the protocol makes of a row may differ without being declared (see `by_protocol`).
     """
     found: dict[Problem, None] = {}
     of_row: dict[Combination, Changes] = {}
@@ -90,9 +90,10 @@ def check_deltas(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> dict[Co
         base = rows[row.base]
         changed = _changes(cells, base, row, env, backbone)
         of_row[row_id, env, backbone] = changed
-        preset = {**cells.preset(base, env, backbone), **cells.preset(row, env, backbone)}
+        preset = {*cells.preset(base, env, backbone), *cells.preset(row, env, backbone)}
+        waived = by_protocol(cells, base, row, env, backbone, changed)
         for key, (before, now) in changed.items():
-            if any(_covers(known, key) for known in (*row.delta, *preset)):
+            if key in waived or any(_covers(known, key) for known in row.delta):
                 continue
             fix = (
                 f"row {row.id!r} differs from its base {row.base!r} here ({describe(before)} there), which its delta "
@@ -107,6 +108,27 @@ def check_deltas(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> dict[Co
     if found:
         raise ConfigError(list(found))
     return of_row
+
+
+def by_protocol(cells: Cells, base: Row, row: Row, env: str, backbone: str, changed: Changes) -> frozenset[str]:
+    """Which changed keys differ for no other reason than the protocol.
+
+    In each of the two rows it says the value that is there or, in one of them, the row leaves the key alone: neither its
+    settings nor its method's files give it (see Cells.gives). What a row gives itself is its own difference, to be
+    declared, whatever the protocol says of the other.
+    """
+    sides = ((base, row, 0), (row, base, 1))
+    presets = [cells.preset(one, env, backbone) for one, _, _ in sides]
+
+    def decided(key: str, side: int) -> bool:
+        return key in presets[side] and presets[side][key] == changed[key][side]
+
+    return frozenset(
+        key
+        for key in changed
+        if any(decided(key, side) for *_, side in sides)
+        and all(decided(key, side) or not cells.gives(one, key, other) for one, other, side in sides)
+    )
 
 
 def _changes(cells: Cells, base: Row, row: Row, env: str, backbone: str) -> Changes:

@@ -78,6 +78,12 @@ class Protocols:
             self._found[key] = found
         return self._found[key]
 
+    def sets_apart(self, method: str, other: str, key: str) -> bool:
+        """Whether a file of `method`'s that is none of `other`'s, both of the group `method`, sets a dotted key."""
+        shared = self._ancestry("method", other)
+        files = (file for file in self._ancestry("method", method) if file not in shared)
+        return any(_sets(self._composer.file("method", file)[0], "method", key) for file in files)
+
     def _nearest(self, group: str, file: str, listed: Mapping[str, Values]) -> Values:
         """The entry of a file, or of the nearest one that it inherits from, without what is set on the way there."""
         set_before: list[Mapping[str, Any]] = []

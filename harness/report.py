@@ -76,7 +76,9 @@ def _changes(cell: Cell, plan: Plan) -> list[str]:
     # What the protocol decides in the base alone differs here, too, unless it is the row's own difference.
     place = (cell.point.env, cell.point.backbone)
     bases = (c for c in plan.cells if c.row.id == cell.row.base and (c.point.env, c.point.backbone) == place)
-    preset = {key for key in next((c.preset for c in bases), ()) if key not in cell.row.delta} | set(cell.preset)
+    declared = tuple(f"{key}." for key in cell.row.delta)
+    of_base = next((c.preset for c in bases), ())
+    preset = {key for key in of_base if not f"{key}.".startswith(declared)} | set(cell.preset)
     rows = [
         (f"    {key}", f"{describe(before)} -> {describe(now)}", "from protocol" if key in preset else "")
         for key, (before, now) in cell.changed.items()

@@ -14,6 +14,7 @@ from harness.compose import Composer, composer
 from harness.protocols import FAIR, Protocols, apply
 from harness.schema import exists
 from methods import registry
+from methods.interface import SkillConfig
 
 FOLDER = Path(next(iter(sweeps.__path__)))
 FILES = sorted(p.stem for p in (FOLDER / "protocol").glob("*.yaml"))
@@ -80,6 +81,51 @@ def test_what_papers_and_code_differ_in() -> None:
         if env == "search_qa":
             expected |= {"training.kl_coef", "evaluation.temperature"}
         assert paper.keys() == code.keys() and changed == expected
+
+
+SWEEPS = sorted(p.stem for p in (FOLDER / "sweep").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", ["paper", "code"])
+def test_teachers_that_are_compared_read_the_same_skills(name: str) -> None:
+    """Self-taught rows share one router in each environment, and a frozen teacher reads skills as it learned to."""
+
+    def skill(method: str, env: str) -> SkillConfig:
+        return apply(shared().config([f"method={method}"])[0], values(name, method, env)).method.skill
+
+    for env in ENVS:
+        rows = [m for m in METHODS if shared().config([f"method={m}"])[0].method.teacher.weights == "old"]
+        library = [m for m in rows if skill(m, env).source == "library" and not m.startswith("opid")]
+        assert len({skill(m, env).router for m in library}) == len({skill(m, env).placement for m in library}) == 1
+        assert {"opsd", "grpo_opsd", "skill_sd", "rlsd", "sdar", "sdar_entropy", "opsd_released"} <= set(library)
+        for student in METHODS:
+            teacher = shared().config([f"method={student}"])[0].method.teacher
+            if teacher.weights == "frozen":
+                assert skill(student, env) == skill(str(teacher.run), env), (student, env)
+    if name == "code":
+        assert [skill("sdar", env).router for env in ENVS] == ["task_type", "data_source", "keyword"]
+        assert skill("skill_grpo", "search_qa").router == skill("vanilla_skill", "search_qa").router == "general"
+
+
+def test_mini_batches_of_retire_opd() -> None:
+    for name in ("paper", "code"):
+        for method in ("grpo_opd", "retire_opd", "retire_opd_fixed", "retire_opd_no_progress"):
+            assert [values(name, method, env)["training.mini_batches"] for env in ("alfworld", "webshop")] == [16, 8]
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("name", ["paper", "code"])
+def test_what_is_set_for_a_base_is_set_for_its_ablation(name: str, sweep: str) -> None:
+    """Of rows that share a method, so that an ablation differs in what it declares under a protocol, too."""
+    rows = OmegaConf.to_container(OmegaConf.load(FOLDER / "sweep" / f"{sweep}.yaml"))["rows"]  # type: ignore[index,call-overload]
+    for row in rows:
+        if "base" not in row or "method" in row["delta"]:
+            continue
+        for env in ENVS:
+            there, here = values(name, row["base"], env), values(name, row["method"], env)
+            changed = {k for k in {*there, *here} if there.get(k) != here.get(k)}
+            lost = {k for k in changed if k in there and k not in here}
+            assert all(any(f"{k}.".startswith(f"{d}.") for d in row["delta"]) for k in lost), (row, env, lost)
 
 
 def test_ablations_keep_what_makes_them_one() -> None:

@@ -6,12 +6,13 @@ Routers (`method.skill.router` with `method.skill.source=library`):
     data_source  the same by the data set that the task is from
     keyword      the same for every category with a keyword in the task, of several that overlap the longest; none:
                  general skills and mistakes
+    general      general skills and mistakes alone (style sections only)
     all          every category, the task's own first
     random       a control: as task_type, with another category, drawn by (seed, task id)
     embedding    the `top_k` skills, and as many mistakes, that are nearest to the task (see methods.skills.embedding)
 
-The released code of SDAR (arXiv:2605.15155) has task_type, data_source and keyword; all and random are rows of its
-table 2; SkillRL (arXiv:2602.08234) retrieves by embedding.
+The released code of SDAR (arXiv:2605.15155) has task_type, data_source and keyword, and general where its library has
+no keywords; all and random are rows of its table 2; SkillRL (arXiv:2602.08234) retrieves by embedding.
 
 Styles: `sections` is text with headings, for language models. `compact` is for small models with a closed vocabulary:
 no prose but the environment's workflow line of the task; where a router finds another category than the task's own, the
@@ -137,6 +138,11 @@ class Selector:
                 f"method.skill.router={self.router} in skill style {self.style} needs a skill library, but this "
                 "environment has none (EnvSpec.library); choose another environment, or method.skill.source=none"
             )
+        if self.style == "compact" and self.router == "general":
+            raise ValueError(
+                "method.skill.router=general has no workflow line to choose: those are of single kinds of tasks; set "
+                "env.prompt=full, whose skills are sections of text, or another router"
+            )
         if self.style == "compact" and self.workflow is None:
             raise ValueError(
                 "skill style compact needs workflow lines, but this environment has none (EnvSpec.workflow); "
@@ -205,6 +211,8 @@ class Selector:
             if not others:
                 raise ValueError("method.skill.router=random needs a second category, the library has one")
             return [self._draw(task_id).choice(others)]
+        if self.router == "general":
+            return []
         if self.router == "keyword":
             assert self.library is not None
             pointed = _pointed_to(task_text.lower(), self.library.keywords)

@@ -54,9 +54,7 @@ def test_methods_come_over_environments(lab: None, config_dir: Path) -> None:
     assert values(config_dir, "grpo", name="fair") == {}
 
 
-def test_who_inherits_takes_the_nearest_entry_but_keeps_what_it_sets(
-    lab: None, config_dir: Path, write: Write
-) -> None:
+def test_who_inherits_takes_the_nearest_entry_but_keeps_what_it_sets(lab: None, config_dir: Path, write: Write) -> None:
     assert values(config_dir, "sdar")["training.entropy_coef"] == 0.5  # of grpo
     opid = values(config_dir, "opid")
     without = {k: v for k, v in opid.items() if k != "method.skill.router"}
@@ -107,6 +105,30 @@ def test_what_the_protocol_decides_may_differ_from_the_base_and_is_told(
     }  # fmt: skip
     problem = problem_of(lambda: plan_of("sweep=t", "protocol=lab", "training.lr=-1"))
     assert "training.lr=-1.0 (command line)" in problem
+
+
+@pytest.mark.parametrize("protocol", ["fair", "paper", "code"])
+def test_a_rows_own_difference_is_refused_under_every_protocol(protocol: str, plan_of: PlanOf, write: Write) -> None:
+    """Also where the protocol says something of the same key in the base."""
+    rows = """
+rows:
+  - {method: grpo}
+  - {id: opid, method: opid, base: grpo, delta: [method]}
+  - {id: other, method: opid, base: opid, delta: [method.skill.router], set: {method.skill.router: additive%s}}
+axes: {env: [alfworld], backbone: [tiny-s]}
+set: {backbone.max_positions: 3000, training.max_prompt_tokens: 2048}
+"""
+    write("sweep/t", rows % "")
+    plan_of("sweep=t", f"protocol={protocol}")
+    for key, own in {"training.lr": 1.0e-4, "training.kl_coef": 0.5, "env.history": 9, "method.coef": 0.7}.items():
+        write("sweep/t", rows % f", {key}: {own}")
+        problem = problem_of(lambda: plan_of("sweep=t", f"protocol={protocol}"))
+        assert problem.startswith(f"{key}=") and "does not declare" in problem, problem
+    write("method/mine", "# test\ndefaults: [opid, _self_]\nid: mine\nadvantage:\n  std: false\n")
+    text = (rows % "").replace("method: opid, base: opid", "method: mine, base: opid")
+    write("sweep/t", text)
+    problem = problem_of(lambda: plan_of("sweep=t", f"protocol={protocol}"))
+    assert "method.advantage.std=false" in problem and "does not declare" in problem
 
 
 def test_errors_name_the_file(lab: None, plan_of: PlanOf, write: Write) -> None:

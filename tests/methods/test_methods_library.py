@@ -111,6 +111,13 @@ def test_keyword_finds_every_category_with_a_keyword_in_the_text() -> None:
         assert ids(choose("t", "clean", text)) == [*GENERAL, *MISTAKES]
 
 
+def test_general_gives_no_category() -> None:
+    assert ids(sections("general").choose("t", "clean", "clean and hot")) == [*GENERAL, *MISTAKES]
+    assert ids(sections("general", 2).choose("t", "clean")) == ["general0", "general1", "m0", "m1"]
+    with pytest.raises(ValueError, match=r"router=general has no workflow line.*set env.prompt=full"):
+        compact("general")
+
+
 def test_all_begins_with_the_own_category() -> None:
     assert ids(sections("all").choose("t", "heat"))[3:-3] == ["warm0", "warm1", "wash0", "wash1", "put0", "put1"]
 
