@@ -113,7 +113,7 @@ print(benchmark.table([(plain, benchmark.Cost(10, 4, 1, 2**21, 2**26)), (ours, c
 
 
 def test_the_benchmark_stands_in_nobodys_way(alone: dict[str, str], tmp_path: Path) -> None:
-    """benchmarks/envs.py bears the name of the package; it and the scripts beside it import the package nevertheless."""
+    """benchmarks/envs.py bears the name of the package; it and the scripts beside it import the package still."""
     root = Path(__file__).parents[2]
     if not (root / "benchmarks").is_dir():
         pytest.skip("not a checkout")
