@@ -16,7 +16,7 @@ from typing import Any
 
 from envs.webshop.words import BRANDS, CATEGORIES, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
 
-SIBLINGS = 6
+SIBLINGS = 5
 _MOST_VALUES = (4, 3)  # of a product's first and second option, so that it has at most twelve combinations
 FEWEST_PRODUCTS = 25  # one per type
 # Which panel has the goals about a family, by family and type; a small shop has some of each in every category.
@@ -83,6 +83,8 @@ def _siblings(kind: Kind, rng: random.Random) -> list[_Item]:
     price = round(price) - rng.choice((0.01, 0.05, 0.5))
     series = tuple(value for values in options.values() for value in values)
 
+    name = rng.choice(kind.options)  # the option of which one sibling offers other values
+
     def near() -> float:
         return round(price * rng.uniform(0.9, 1.1), 2)
 
@@ -90,10 +92,7 @@ def _siblings(kind: Kind, rng: random.Random) -> list[_Item]:
         _Item(tuple(has), options, price, series),
         _Item((others[0], *has[1:]), options, near(), series),
         _Item((*has[:3], others[1]), options, near(), series),
-        *(
-            _Item(tuple(has), {**options, name: _other_values(options[name], OPTIONS[name], rng)}, near(), series)
-            for name in kind.options
-        ),
+        _Item(tuple(has), {**options, name: _other_values(options[name], OPTIONS[name], rng)}, near(), series),
         _Item(tuple(has), options, round(min(price * rng.uniform(1.8, 2.6) + 10, _DEAREST), 2), series),
     ]
     rng.shuffle(siblings)

@@ -189,5 +189,5 @@ def read_instruction(text: str) -> Wish:
         for pair in named[1].split(", and "):
             name, _, value = pair.partition(": ")
             options[name.strip().lower()] = value.strip().lower()
-    words = dict.fromkeys(word for word in _WORDS.findall(about.lower()) if word not in FUNCTION_WORDS)
-    return Wish(tuple(words), options, body, float(bound[1]) if bound else math.inf)
+    words = tuple(word for word in _WORDS.findall(about.lower()) if word not in FUNCTION_WORDS)
+    return Wish(words, options, body, float(bound[1]) if bound else math.inf)

@@ -62,7 +62,7 @@ def test_search_alone_does_not_decide(full_size: EnvConfig) -> None:
         for name, values in item.options.items():
             environment.step(f"click[{wish.choice(name, values) or values[0]}]")
         right += environment.step("click[buy now]").success
-    assert 0.4 < right / len(tasks) < 0.8
+    assert 0.4 < right / len(tasks) < 0.85
 
 
 def test_walkthroughs_win(full_size: EnvConfig) -> None:
