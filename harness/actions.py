@@ -15,7 +15,7 @@ from harness.files import RecordError
 from harness.folders import check_writable
 from harness.plan import Plan, missing, states, write_plan
 from harness.record import RunDirectory, declared_evaluations, planned_steps
-from harness.report import cell_label, plan_text, status_text
+from harness.report import cell_label, plan_text, status_text, warnings
 from harness.stages import Cell, used_panels
 from harness.states import COMPLETE, RunState
 
@@ -70,6 +70,8 @@ def run(plan: Plan) -> int:
         teachers = sum(cell.stage for cell in todo)
         also = f", {teachers} only as {'a teacher' if teachers == 1 else 'teachers'} of others" if teachers else ""
         say(f"{plan.title}: {len(todo)} of {len(plan.selected)} cells to run{also}")
+        for warning in warnings(plan):
+            say(warning)
         try:
             stopped = _run_cells(plan, todo)
         except PreparationError as error:

@@ -113,8 +113,8 @@ def check_deltas(sweep: Sweep, rows: Mapping[str, Row], cells: Cells) -> dict[Co
 def by_protocol(cells: Cells, base: Row, row: Row, env: str, backbone: str, changed: Changes) -> frozenset[str]:
     """Which changed keys differ for no other reason than the protocol.
 
-    In each of the two rows it says the value that is there or, in one of them, the row leaves the key alone: neither its
-    settings nor its method's files give it (see Cells.gives). What a row gives itself is its own difference, to be
+    In each of the two rows it says the value that is there or, in one of them, the row leaves the key alone: neither
+    its settings nor its method's files give it (see Cells.gives). What a row gives itself is its own difference, to be
     declared, whatever the protocol says of the other.
     """
     sides = ((base, row, 0), (row, base, 1))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from harness.plan import Plan, missing
+from harness.registry import method_spec
 from harness.stages import Cell
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, STATES, RunState
 from harness.validate import describe
@@ -33,7 +34,20 @@ def plan_text(plan: Plan, state_of: Mapping[str, str]) -> str:
     protocols = sorted({cell.config.protocol for cell in plan.selected})
     lines.append(f"protocol: {', '.join(protocols)}")
     lines.append(f"{len(todo)} to run; expected CPU time: {_total(todo)}")
-    return "\n".join([*lines, *_delta_lines(plan)])
+    warned = warnings(plan)
+    return "\n".join([*lines, *([""] if warned else []), *warned, *_delta_lines(plan)])
+
+
+def warnings(plan: Plan) -> list[str]:
+    """What methods say of the selected runs as they are planned (MethodSpec.warn), each thing once."""
+    from harness.record import planned_steps
+
+    found: dict[str, None] = {}
+    for cell in plan.selected:
+        warn = method_spec(cell.config.method.name).warn
+        if warn is not None and (said := warn(cell.config.method, planned_steps(cell.config))):
+            found[f"warning: {said}"] = None
+    return list(found)
 
 
 def waiting(plan: Plan, state_of: Mapping[str, str]) -> dict[str, str]:

@@ -233,8 +233,14 @@ class RetireOpd(opd.Opd):
 
     def metrics(self, step: int, batch: Batch) -> dict[str, float]:
         """Those of OPD; retired: 1 from the last step with a teacher on (`after_validation` has the last word); gap:
-        K_n in nats, if anything was scored; teacher_success: SR_T, once measured."""
-        found = {**super().metrics(step, batch), "retired": float(self.retirement.retired(step + 1))}
+        K_n in nats, if anything was scored; teacher_success: SR_T, once measured; can_retire: 0 if no step of this run
+        is late enough (see `warn`)."""
+        possible = first_retirement(self.retirement.knobs) < self.context.total_steps
+        found = {
+            **super().metrics(step, batch),
+            "retired": float(self.retirement.retired(step + 1)),
+            "can_retire": float(possible),
+        }
         shift, scored = skill_shift(batch, EPISODE)
         if bool(scored.any()):
             found["gap"] = -masked_mean(shift, scored)
@@ -298,6 +304,25 @@ def check(config: MethodConfig) -> None:
         )
 
 
+def first_retirement(knobs: Knobs) -> int:
+    """The earliest training step after which the teacher can leave."""
+    return 2 * knobs.window if knobs.stop_step is None else knobs.stop_step
+
+
+def warn(config: MethodConfig, total_steps: int) -> str:
+    """That the teacher cannot leave before the last step, so that the row trains as grpo_opd; "" if it can."""
+    knobs = read_knobs(Knobs, config.knobs, "method.knobs")
+    first = first_retirement(knobs)
+    if first < total_steps:
+        return ""
+    rule = f"stop_step={knobs.stop_step}" if knobs.stop_step is not None else f"window={knobs.window}, two of them"
+    return (
+        f"row {config.id!r} cannot retire its teacher: the first chance is after training step {first} "
+        f"(method.knobs.{rule}), and {total_steps} are planned; it trains as method=grpo_opd would. Plan more steps or "
+        "lower the knob"
+    )
+
+
 SPEC = MethodSpec(
     name="retire_opd",
     build=RetireOpd,
@@ -309,4 +334,5 @@ SPEC = MethodSpec(
     knobs=Knobs,
     validates=True,
     check=check,
+    warn=warn,
 )

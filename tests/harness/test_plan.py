@@ -56,6 +56,13 @@ def test_quick_has_every_method_once_and_is_short(plan_of: PlanOf) -> None:
     assert {(c.config.training.steps, c.config.scale, c.config.seed) for c in plan.cells} == {(3, "test", 0)}
 
 
+def test_a_run_that_cannot_do_what_its_method_is_about_is_warned_of(plan_of: PlanOf) -> None:
+    plan = plan_of("method=retire_opd", "training.steps=10", "seed=0,1")
+    assert plan_text(plan, states(plan)).count("warning: row 'retire_opd' cannot retire its teacher") == 1
+    for other in (plan_of("method=retire_opd"), plan_of("sweep=quick"), plan_of("sweep=retirement")):
+        assert "warning" not in plan_text(other, states(other))
+
+
 @pytest.mark.parametrize("sweep", ["ablation", "retirement"])
 def test_rows_of_ablations_declare_every_key_and_no_section_of_many(plan_of: PlanOf, sweep: str) -> None:
     plan = plan_of(f"sweep={sweep}", "seed=0")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods_helpers import context, make_arrays, row, to_batch, trajectories
+from methods_helpers import context, make_arrays, make_batch, row, to_batch, trajectories
 from retire_helpers import FALLING, GOOD, POOR, STEPS, STUCK, TEACHER, Gap, batch_of, build, by_window, ends, play, run
 
 from methods import registry
@@ -237,3 +237,18 @@ def test_a_validation_is_a_share_of_graded_episodes(result: Validation) -> None:
         method.after_validation(5, result)
     with pytest.raises(ValueError, match="must be a share of at least one graded episode"):
         method.teacher_measured(result)
+
+
+def test_a_teacher_that_cannot_leave_in_time_is_said_and_counted() -> None:
+    """Two windows of 5 end at step 10, so a run of 10 steps trains as grpo_opd."""
+    warn = registry.get("retire_opd").warn
+    assert warn is not None
+    late, said = row("retire_opd"), "first chance is after training step 10 (method.knobs.window=5, two of them), and 10"
+    assert said in warn(late, 10) and "method=grpo_opd" in warn(late, 10) and warn(late, 11) == ""
+    fixed = row("retire_opd_fixed")
+    assert "step 25 (method.knobs.stop_step=25), and 24 are planned" in warn(fixed, 24) and warn(fixed, 26) == ""
+    assert warn(row("retire_opd", "method.knobs.window=1"), 3) == ""
+    batch = make_batch(3)
+    for steps, possible in ((10, 0.0), (11, 1.0)):
+        method = registry.build(late, context(total_steps=steps))
+        assert method.metrics(1, batch)["can_retire"] == possible
