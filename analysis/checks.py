@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.code import code_warnings
 from analysis.collect import DataWarning, grouped
 from analysis.retirement import retirement_warnings
-from analysis.runfiles import METRICS
+from analysis.spools import METRICS
 from analysis.text import listed
 
 if TYPE_CHECKING:

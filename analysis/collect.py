@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from analysis.plan import Line, lines_of, load_plan
-from analysis.runfiles import EPISODE_SCHEMA, Spool, joined_episodes, read_episodes, read_spool, read_state
+from analysis.reading import join, read_runs
+from analysis.spools import Spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +82,27 @@ def collect(out: Path, sweep: str) -> Records:
     lines, of_cell = lines_of(plan)
     warnings: list[DataWarning] = []
     states: list[dict[str, Any]] = []
-    tables: dict[int, pa.Table] = {}
     spools: list[Spool] = []
-
-    def warn(code: str, number: int, messages: Sequence[str], refuses: str = "") -> None:
-        who = f"{lines[of_cell[number]].row}, seed {plan['cells'][number]['seed']}"
-        warnings.extend(DataWarning(code, f"{who}: {text}", (number,), refuses=refuses) for text in messages)
-
-    for number, cell in enumerate(plan["cells"]):
-        folder = out / cell["run_dir"]
-        state, broken = read_state(folder)
-        spool = read_spool(folder / "spool.jsonl")
-        table, unreadable = read_episodes(folder / "episodes.parquet")
-        warn("unreadable_state", number, broken, "invalid")
-        warn("spool", number, spool.problems)
-        warn("unreadable_episodes", number, unreadable, "invalid")
-        states.append(state)
-        spools.append(spool)
-        if table is not None:
-            tables[number] = table
-    episodes, order, unfit = joined_episodes(tables)
-    for number, message in unfit:
-        warn("unreadable_episodes", number, [message], "invalid")
+    episodes: list[pa.Table] = []
+    counts: list[NDArray[np.int64]] = []
+    for part in read_runs([out / cell["run_dir"] for cell in plan["cells"]]):
+        for problem in part.problems:
+            number = len(states) + problem.run
+            message = f"{lines[of_cell[number]].row}, seed {plan['cells'][number]['seed']}: {problem.message}"
+            warnings.append(DataWarning(problem.code, message, (number,), refuses=problem.refuses))
+        states += part.states
+        spools += part.spools
+        episodes.append(part.episodes)
+        counts.append(part.counts)
     cells = _cells_frame(plan, lines, of_cell, states)
-    of_episode = np.repeat(np.array(order, dtype=np.int32), [tables[n].num_rows for n in order])
+    of_episode = np.repeat(np.arange(len(states), dtype=np.int32), np.concatenate(counts))
     records = Records(
         sweep,
         str(plan.get("title") or sweep),
         str(plan.get("scale") or ""),
         lines,
         cells,
-        _episodes_frame(episodes, of_episode, cells),
+        _episodes_frame(join(episodes), of_episode, cells),
         tuple(spools),
         (),
     )
@@ -142,12 +132,6 @@ def _cells_frame(
 
 
 def _episodes_frame(episodes: pa.Table, of_cell: NDArray[np.int32], cells: pd.DataFrame) -> pd.DataFrame:
-    for position, item in enumerate(EPISODE_SCHEMA):
-        if pa.types.is_string(item.type):  # a few distinct values in many rows: categories
-            column = episodes.column(position)
-            if item.name == "failure":  # an empty reason is no failure
-                column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-            episodes = episodes.set_column(position, item.name, column.dictionary_encode())
     frame: pd.DataFrame = episodes.to_pandas()
     frame["cell"] = of_cell
     index = of_cell

@@ -13,7 +13,7 @@ from analysis.cells import ALL, Cell, Metric, Status, measured
 from analysis.collect import Records
 from analysis.compare import reference_lines
 from analysis.curves import PLACE, training_lines
-from analysis.runfiles import METRICS, Spool
+from analysis.spools import METRICS, Spool
 
 TOTAL = "time/cpu_total_s"
 

@@ -14,7 +14,7 @@ from analysis.collect import Records
 from analysis.compare import paired, reference_lines, with_holm
 from analysis.evaluations import refusal, refused
 from analysis.plan import Line
-from analysis.runfiles import METRICS
+from analysis.spools import METRICS
 
 WINDOW = 5  # training steps of the first and of the last mean
 PLACE = "train"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from analysis import stats
 from analysis.cells import Cell, Metric, Status, measured
-from analysis.runfiles import METRICS, Spool
+from analysis.spools import METRICS, Spool
 
 if TYPE_CHECKING:
     from analysis.collect import DataWarning, Records

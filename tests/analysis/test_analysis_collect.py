@@ -15,7 +15,8 @@ import pytest
 import methods
 from analysis.collect import collect
 from analysis.plan import plan_path
-from analysis.runfiles import EPISODE_SCHEMA, EVENTS, METRICS
+from analysis.runfiles import EPISODE_SCHEMA
+from analysis.spools import EVENTS, METRICS
 from harness import training as harness_training
 from harness.errors import ConfigError
 
