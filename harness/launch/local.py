@@ -13,22 +13,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from harness import attempts
 from harness import claim as claims
 from harness.files import RecordError
+from harness.launch.nursery import Nursery, Worker
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RUNNING, classify
-from harness.worker import DEFAULT_ENTRY, EXIT_HELD, EXIT_INTERRUPTED, THREAD_VARIABLES
+from harness.worker import DEFAULT_ENTRY, EXIT_HELD, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:  # rich stays off the path of planning
     from harness.progress import CellView, Progress
@@ -56,7 +54,7 @@ class _Cell:
     requires: tuple[str, ...] = ()  # fingerprints of the runs that must be complete before
     status: str = WAITING  # waiting | active | elsewhere | complete | failed | interrupted | pending (cannot start)
     retry_after: int | None = None  # a failed run is tried again unless it had more attempts than this
-    process: subprocess.Popen[bytes] | None = None
+    process: Worker | None = None
     note: str = ""
     view: CellView | None = field(default=None, repr=False)
 
@@ -115,6 +113,7 @@ class _Launcher:
         self.workers = workers
         self.show = show
         self.entry = entry
+        self.nursery = Nursery(entry)
         self.interrupts = 0  # Ctrl-C and other requests to stop
         self.kill = False
         self._told = 0
@@ -138,9 +137,10 @@ class _Launcher:
             self._settled(cell)
         while True:
             self._pass_on_signals()
+            self.nursery.listen()
             for cell in self.cells:
-                if cell.process is not None and _has_exited(cell.process):
-                    self._reap(cell, cell.process)
+                if cell.process is not None and cell.process.code is not None:
+                    self._reap(cell, cell.process.code)
             if time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + ATTACHED_SECONDS
                 for cell in self.cells:
@@ -207,26 +207,15 @@ class _Launcher:
         except OSError as error:
             self._record_failure(cell, f"its worker could not be started: {error}", classify(error))
 
-    def _spawn(self, cell: _Cell) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "harness.worker", str(cell.run.path), "--entry", self.entry]
-        command += ["--parent", str(os.getpid())]
+    def _spawn(self, cell: _Cell) -> Worker:
+        arguments = [str(cell.run.path), "--entry", self.entry]
         if cell.retry_after is not None:
-            command += ["--retry-after", str(cell.retry_after)]
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONUNBUFFERED": "1"}
-        environment.setdefault("PYTHONHASHSEED", "0")
-        # A method of the user's own (method.name=module:SPEC) is found where the command was given.
-        paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), str(Path.cwd())]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        with cell.run.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches the launcher only, and the whole group can be killed.
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+            arguments += ["--retry-after", str(cell.retry_after)]
+        cell.run.log_path.touch()  # a log that cannot be written is known before anything starts
+        return self.nursery.start(arguments, cell.run.log_path)
 
     # ------------------------------------------------------------------------------------------------ ends of workers
-    def _reap(self, cell: _Cell, process: subprocess.Popen[bytes]) -> None:
-        _kill_group(process)  # what the worker left behind; before reaping, while its number is surely its own
-        code = process.wait()
+    def _reap(self, cell: _Cell, code: int) -> None:
         cell.process = None
         state = cell.run.state()
         if state.state == COMPLETE:
@@ -294,7 +283,7 @@ class _Launcher:
         if self.kill:
             self.show.message(f"killing {len(running)} worker(s)")
             for process in running:
-                _kill_group(process)
+                process.kill()
         else:
             self.show.message(
                 f"stopping: {len(running)} worker(s) end at their next step boundary; Ctrl-C again kills them"
@@ -307,8 +296,8 @@ class _Launcher:
         running = [cell.process for cell in self.cells if cell.process is not None]
         for process in running:
             process.terminate()
-        for process in running:
-            process.wait()
+        self.nursery.wait()
+        self.nursery.close()
 
     # ------------------------------------------------------------------------------------------------ reporting
     def _refresh(self) -> None:
@@ -350,18 +339,3 @@ def _death(code: int) -> str:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown signal"
     hint = ", perhaps by the kernel for want of memory" if -code == signal.SIGKILL else ""
     return f"its worker was killed by signal {-code} ({name}){hint}"
-
-
-def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended, without reaping it: its number stays reserved until `wait`."""
-    if not hasattr(os, "waitid"):
-        return process.poll() is not None
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
