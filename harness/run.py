@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -17,9 +17,10 @@ from envs.interface import EnvironmentFailure, Panel
 from harness import backbones
 from harness.config import RunConfig
 from harness.evaluation import EpisodeFile, counts, play_panel, records
-from harness.parts import Analysis, Parts, analysis_of, parts_of, teacher_loader, trainer_of
+from harness.parts import Analysis, Parts, analysis_of, parts_of, skill_texts, teacher_loader, trainer_of
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.states import COMPLETE, RUNNING, Interrupted
+from harness.teacher_run import FinishedRun
 from harness.training import checkpoint, trajectories
 from harness.training.loop import Trainer, rollout_settings
 from harness.training.network import Network
@@ -119,18 +120,30 @@ class _Session:
 
     # -------------------------------------------------------------------------------------------------- validation
     def _measure_teacher(self, trainer: Trainer) -> None:
-        """Play the validation panel with the teacher's weights and skills, before the first training step."""
-        result, panel = self._validation(trainer.teacher.network(), self._skill_of())
+        """Play the validation panel with the teacher's weights and skills, before the first training step.
+
+        A frozen teacher that learned to read skills gets those of its own run, where that showed them.
+        """
+        config, parts, skills = self.config, self.parts, self.parts.skills
+        if config.method.teacher.weights == "frozen":
+            learned = FinishedRun.of(config, self.run.path.parent).config.method.skill
+            if learned.source == "library":
+                config = replace(config, method=replace(config.method, skill=learned))
+                skills = skill_texts(config, parts.spec, parts.train, tuple(filter(None, [parts.validation])))
+        skill_of = skills.of_task if skills is not None else None
+        result, panel = self._validation(trainer.teacher.network(), skill_of, config)
         trainer.method.teacher_measured(result)
         self._say_once("teacher_measured", **asdict(result), panel_hash=panel.hash)
 
-    def _validation(self, network: Network, skill_of: SkillOf | None) -> tuple[Validation, Panel]:
+    def _validation(
+        self, network: Network, skill_of: SkillOf | None, config: RunConfig | None = None
+    ) -> tuple[Validation, Panel]:
         """One episode of each task of the validation panel. Draws from streams of its own, so training is the same
         whether it is played or not."""
         panel = self.parts.validation
         assert panel is not None
         played = play_panel(
-            self._sampler(network),
+            self._sampler(network, config),
             panel,
             seed=self.config.seed,
             repeats=1,
@@ -145,9 +158,10 @@ class _Session:
             )
         return Validation(sum(t.success for t in graded) / len(graded), len(graded)), panel
 
-    def _sampler(self, network: Network) -> Sampler:
+    def _sampler(self, network: Network, config: RunConfig | None = None) -> Sampler:
+        """config: if other settings than the run's say how episodes are played."""
         parts = self.parts
-        return Sampler(network, parts.chat, parts.pool, parts.prompter, rollout_settings(self.config))
+        return Sampler(network, parts.chat, parts.pool, parts.prompter, rollout_settings(config or self.config))
 
     def _say_once(self, name: str, **data: object) -> None:
         """An event that is recorded once, unless what it was about was undone. Doing it again gives the same."""

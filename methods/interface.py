@@ -257,8 +257,8 @@ class MethodSpec:
     validates: it is played on the panel `validation` while training (`measures_teacher` or `wants_validation` may be
         true); the panel is then part of the run's fingerprint
     check: raises ValueError for a configuration that this method cannot honour; needs no torch, so planning calls it
-    warn: what to say of a run of this configuration with so many planned training steps, "" if nothing; the plan and the
-        start of a command print it
+    warn: what to say of a run of this configuration with so many planned training steps, "" if nothing; the plan and
+        the start of a command print it
     """
 
     name: str

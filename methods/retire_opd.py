@@ -57,7 +57,8 @@ DEVIATIONS = (
         paper="128 episodes every 5 steps",
         code="the same; windows close at validations; the teacher's success comes from its own training record",
         ours="a panel `validation` that shares no task with training or evaluation, played at the end of each window "
-        "until retirement; the teacher is measured on the same panel with the student's settings",
+        "until retirement; the teacher is measured on the same panel, with the skills and their place in the prompt of "
+        "its own run",
         source="arXiv:2609.20784; ZJU-REAL/SDAR with RetireOPD, retire_opd.py and launch scripts",
     ),
     Deviation(

@@ -211,7 +211,8 @@ def one_token_batch(scores: Iterable[tuple[int, int, float, bool]], penalty: flo
 
 # ------------------------------------------------------------------------------------- the formulas again, in numpy
 def numpy_episode_advantage(arrays: Arrays, std: bool, stats_over: str) -> F64:
-    """A_ep per environment step, written as loops over groups, trajectories and steps."""
+    """A_ep per environment step, as loops over groups, trajectories and steps: arXiv:2402.03300 section 4.1.2 (of the
+    objective, Eq. 3), per trajectory of an agent as in arXiv:2606.26790 section 3.4."""
     trajectory_of = np.asarray(arrays["step_trajectory"])
     group_of = np.asarray(arrays["group"])
     returns = np.asarray(arrays["returns"], dtype=np.float64)
@@ -237,7 +238,7 @@ def numpy_episode_advantage(arrays: Arrays, std: bool, stats_over: str) -> F64:
 def numpy_opid_advantage(
     arrays: Arrays, std: bool, stats_over: str, weights: dict[str, float], clip: float | None, normalize: bool
 ) -> F64:
-    """A_OPID [R, T] by loops over rows and tokens."""
+    """A_OPID [R, T] by loops over rows and tokens: arXiv:2606.26790 section 3 and algorithm 1."""
     per_step = numpy_episode_advantage(arrays, std, stats_over)
     token_step = np.asarray(arrays["token_step"])
     old = np.asarray(arrays["old_logprobs"], dtype=np.float64)

@@ -109,6 +109,25 @@ def test_the_teacher_is_measured_once_with_its_own_weights_and_skills(make, monk
     assert state["method"]["teacher_success"] == event["success"]
 
 
+def test_the_teacher_is_measured_with_the_skills_that_it_learned_to_read(make, monkeypatch):
+    """Its own run showed them after the task, chosen by type; the student's teacher prompt has them elsewhere."""
+    run, played = make(), []
+    config = run.load_config()
+    config.method.skill.placement, config.method.skill.router = "front", "random"
+    run = run_directory(run.path.parent, config, config.backbone.path, "bbbbbbbbbbbbbbbb")
+    original = evaluation.play_panel
+
+    def play(sampler, panel, **given):
+        played.append((sampler.settings.placement, given["skill_of"]))
+        return original(sampler, panel, **given)
+
+    monkeypatch.setattr(harness.run, "play_panel", play)
+    execute(run, never)
+    task = tiny_env.load_panel(config.env, "validation").tasks[0]
+    assert played[0][0] == "task" and played[0][1](task, "say") == tiny_env.workflow(config.env)(task)
+    assert {placement for placement, _ in played[1:]} == {"front"}  # the run's own, though it shows no skill
+
+
 @pytest.mark.parametrize("fatal", [1, 3])
 def test_a_crash_before_the_checkpoint_repeats_what_was_lost(make, monkeypatch, fatal):
     run, unbroken = make(number=1), make(number=2)
