@@ -3,8 +3,8 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 OUT    ?= .
-# `alfworld` adds ALFWorld's reference engine (env.engine=textworld), which is compiled: EXTRAS=hf,alfworld,dev make install
-EXTRAS ?= hf,dev
+# `alfworld` adds ALFWorld's reference engine (env.engine=textworld), which is compiled: EXTRAS=hf,search,alfworld,dev make install
+EXTRAS ?= hf,search,dev
 BIN    := $(abspath $(VENV))/bin
 STAMP  := $(VENV)/.installed-$(EXTRAS)
 # One thread per process: two runs side by side on two cores beat one run on two threads.

@@ -38,7 +38,7 @@ class BackboneConfig:
 class TrainingConfig:
     """Part of the `scale` group: how a run trains. Shared by every row of a table."""
 
-    steps: int = 60  # optimiser iterations (one rollout batch each)
+    steps: int = 40  # optimiser iterations (one rollout batch each)
     tasks_per_step: int = 8
     group_size: int = 4  # rollouts per task
     context: str = "growing"  # growing (one row per episode) | per_step (one row per environment step)

@@ -87,7 +87,7 @@ def test_a_verdict_is_measured_once_and_told_when_new(env, measured):
     assert require_fit(TINY, env, told.append) == measured["result"]
     assert "passes" in told[-1] and measured["times"] == 1
     told.clear()
-    assert require_fit(TINY, replace(env, engine="native", max_steps=3, train_per_type=1), told.append).passed
+    assert require_fit(TINY, replace(env, engine="native", train_per_type=1), told.append).passed
     assert measured["times"] == 1 and not told
 
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_gated_is_said(env, measured, monkeypatch):
     assert require_fit(replace(TINY, kind="hub", path="someone/model"), env, told.append) is None
     monkeypatch.setattr(registry, "get", lambda name: replace(alfworld.SPEC, workflow=None))
     assert require_fit(TINY, env, told.append) is None
-    assert "is not gated: it is no embedded model" in told[0] and "no skill library" in told[1]
+    assert "is not gated: it is no embedded model" in told[0] and "no workflow skills" in told[1]
     assert measured["times"] == 0
 
 
