@@ -241,6 +241,9 @@ def _method(config: RunConfig, origin: Origin) -> Iterator[Problem]:
         yield Problem("", "", "", str(error))
         return
     yield from _validation(config, spec, origin)
+    if config.method.skill.router == "general" and config.env.prompt == "compact":
+        fix = "chooses no workflow line, which is all that env.prompt=compact shows of skills; set env.prompt=full"
+        yield Problem("method.skill.router", "general", origin("method.skill.router"), fix)
     if config.method.skill.source == "own_trajectory" and (wrong := registry.known_analyzer(config.analyzer.name)):
         yield Problem("analyzer.name", config.analyzer.name, origin("analyzer.name"), wrong)
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from analyzer_helpers import GOOD, played, settings
-from methods_helpers import grpo_config, opid_config
+from methods_helpers import grpo_config, opid_config, row
 from omegaconf import OmegaConf
 
 import sweeps
@@ -167,6 +167,15 @@ def test_settings_are_checked_while_planning() -> None:
     assert "add analyzer.model=NAME" in str(registry.unfit_analyzer(config))
     assert registry.unfit_analyzer(RunConfig(analyzer=settings())) is None
     assert "did you mean 'openai'" in str(registry.unfit_analyzer(RunConfig(analyzer=settings(name="openay"))))
+
+
+def test_general_skills_need_prompts_that_can_show_them() -> None:
+    config = RunConfig(method=row("skill_grpo", "method.skill.router=general"), evaluation=EvaluationConfig(["seen"]))
+    config.env.prompt = "compact"
+    (said,) = problems(config, str)
+    assert str(said).startswith("method.skill.router=general") and "env.prompt=full" in str(said)
+    config.env.prompt = "full"
+    assert problems(config, str) == []
 
 
 @pytest.mark.parametrize(
