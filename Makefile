@@ -29,10 +29,10 @@ $(STAMP): pyproject.toml constraints/cpu.txt
 	PATH="$(BIN):$$PATH" "$(BIN)/python" -m pip install --quiet -c constraints/cpu.txt -e ".[$(EXTRAS)]"
 	touch "$(STAMP)"
 
-main-table: $(STAMP)  ## the main table at laptop scale: real games, real updates (about 12 minutes on 2 cores)
+main-table: $(STAMP)  ## the main table at laptop scale: real games, real updates (half an hour on 2 cores)
 	"$(BIN)/python" -m harness sweep=main_table runtime.out="$(OUT)"
 
-quick: $(STAMP)  ## one cell per method, about a minute
+quick: $(STAMP)  ## one short cell per method, a few minutes
 	"$(BIN)/python" -m harness sweep=quick runtime.out="$(OUT)"
 
 test: $(STAMP)  ## all tests
