@@ -45,7 +45,7 @@ def prepare(config: RunConfig, progress: Callable[[str], None] = lambda text: No
     with file_lock(cache_root(config.env) / "prepare.lock", on_wait=waiting):
         spec = registry.get(config.env.name)
         for name in used_panels(config):
-            progress(f"tasks: {config.env.name} {name} (made the first time; up to a minute a panel)")
+            progress(f"tasks: {config.env.name} {name} (made the first time)")
             spec.load_panel(config.env, name)
         progress(f"backbone: {config.backbone.name}")
         folder = backbones.ensure(config.backbone, config.env, _percent(progress))
