@@ -128,6 +128,7 @@ SPEC = EnvSpec(
         "play_version": versions.PLAY_VERSION,
         "prompts_version": versions.PROMPTS_VERSION,
         "rules_version": versions.RULES_VERSION,
+        "clone_tokens": 8_000_000,  # enough to read pages and skills; more would leave nothing to explore
         "demonstrations_version": f"{versions.DEMONSTRATIONS_VERSION}.{versions.GENERATOR_VERSION}",
     },
 )
