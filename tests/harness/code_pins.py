@@ -71,6 +71,31 @@ PINNED = (
     ),
     Pinned("envs.alfworld.spec:PROMPTS_VERSION", _in("envs/alfworld", "prompts")),
     Pinned("envs.alfworld.spec:RULES_VERSION", (*_RULES, "envs/alfworld/facts.py", "envs/alfworld/data/facts.json")),
+    Pinned("envs.webshop.versions:PLAY_VERSION", _in("envs/webshop", "shop pages environment reward fuzzy")),
+    Pinned("envs.webshop.versions:PROMPTS_VERSION", _in("envs/webshop", "prompts reading")),
+    Pinned("envs.webshop.versions:RULES_VERSION", _in("envs/webshop", "hindsight library expert reading")),
+    Pinned("envs.webshop.versions:GENERATOR_VERSION", _in("envs/webshop", "generator words data/words.json")),
+    Pinned("envs.webshop.versions:CATALOGUE_VERSION", _in("envs/webshop", "catalogue goals data jsonfiles")),
+    Pinned("envs.webshop.versions:INDEX_VERSION", _in("envs/webshop", "bm25 porter")),
+    Pinned("envs.webshop.versions:STORE_VERSION", _in("envs/webshop", "store")),
+    Pinned(
+        "envs.webshop.versions:DEMONSTRATIONS_VERSION",
+        _in(
+            "envs/webshop",
+            "demos lexicon hindsight library expert reading prompts shop pages environment generator words",
+        ),
+    ),
+    Pinned("envs.search_qa.questions:QUESTIONS_VERSION", _in("envs/search_qa", "questions corpus")),
+    Pinned("envs.search_qa.tasks:SPLIT_VERSION", _in("envs/search_qa", "tasks")),
+    Pinned(
+        "envs.search_qa.spec:PLAY_VERSION", _in("envs/search_qa", "episode em naming data/words.json retrieval dense")
+    ),
+    Pinned("envs.search_qa.spec:PROMPTS_VERSION", _in("envs/search_qa", "prompts")),
+    Pinned("envs.search_qa.spec:RULES_VERSION", _in("envs/search_qa", "hindsight expert")),
+    Pinned(
+        "envs.search_qa.demos:DEMONSTRATIONS_VERSION",
+        _in("envs/search_qa", "demos expert hindsight episode naming data/words.json lexicon prompts"),
+    ),
     Pinned("methods.skills.injection:INJECTION_VERSION", (*_in("methods/skills", "injection"), "core/skills.py")),
     Pinned("methods.skills.library:SELECTION_VERSION", _in("methods/skills", "library embedding")),
     Pinned("methods.skills.analyzer:RULES_ANALYZER_VERSION", _in("methods/skills", "analyzer")),
@@ -102,13 +127,17 @@ FREE = (
     *_in("envs/alfworld", "skills"),  # the library's texts have a digest of their own
     *_in("envs/alfworld", "ahead"),  # translations are made earlier, not otherwise
     *_in("envs/alfworld", "official fetch"),  # panels of the user's data are hashed by content
+    *_in("envs/webshop", "__init__ __main__ spec skills knobs versions sources"),  # commands, registration, settings
+    *_in("envs/webshop", "fetch nouns oracle"),  # data of the user's; solutions for tests
+    *_in("envs/search_qa", "__init__ __main__ spec skills"),  # commands, registration, texts with a digest
+    *_in("envs/search_qa", "official server settings"),  # user's data are hashed by content; where passages come from
     *_in("methods", "__init__ __main__ interface registry validation faithful skills/__init__"),  # what may be run
     *_in(
         "methods/skills/analyzers",
         "__init__ background cache endpoint failures ledger policy recording remote replay settings",
     ),  # how an answer is come by; its words and what is read in them have versions
 )
-FOLDERS = ("harness/training", "harness/backbones", "envs/alfworld", "methods")
+FOLDERS = ("harness/training", "harness/backbones", "envs/alfworld", "envs/webshop", "envs/search_qa", "methods")
 
 
 def digest(file: str) -> str:
