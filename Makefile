@@ -35,8 +35,8 @@ main-table: $(STAMP)  ## the main table at laptop scale: real games, real update
 quick: $(STAMP)  ## one short cell per method, a few minutes
 	"$(BIN)/python" -m harness sweep=quick runtime.out="$(OUT)"
 
-test: $(STAMP)  ## all tests
-	"$(BIN)/python" -m pytest
+test: $(STAMP)  ## all tests, on all cores
+	"$(BIN)/python" -m pytest -n auto --dist loadfile
 
 lint: $(STAMP)  ## ruff
 	"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check .
