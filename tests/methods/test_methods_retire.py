@@ -246,7 +246,7 @@ def test_a_teacher_that_cannot_leave_in_time_is_said_and_counted() -> None:
     late, said = row("retire_opd"), "first chance is after training step 10 (method.knobs.window=5, two of them)"
     assert f"{said}, and 10" in warn(late, 10) and "method=grpo_opd" in warn(late, 10) and warn(late, 11) == ""
     fixed = row("retire_opd_fixed")
-    assert "step 25 (method.knobs.stop_step=25), and 24 are planned" in warn(fixed, 24) and warn(fixed, 26) == ""
+    assert "step 15 (method.knobs.stop_step=15), and 14 are planned" in warn(fixed, 14) and warn(fixed, 16) == ""
     assert warn(row("retire_opd", "method.knobs.window=1"), 3) == ""
     batch = make_batch(3)
     for steps, possible in ((10, 0.0), (11, 1.0)):
