@@ -30,9 +30,9 @@ def test_a_fixed_step_needs_no_validation() -> None:
     assert not method.measures_teacher
     for gap, success in ((FALLING, POOR), (STUCK, GOOD)):
         found = run("retire_opd_fixed", gap, success)
-        assert (found.last_taught, found.validated) == (25, [])
-        assert [m["retired"] for m in found.metrics] == [0.0] * 24 + [1.0] * 6
-        assert found.losses[25:] == [None] * 5 and None not in found.losses[:25]
+        assert (found.last_taught, found.validated) == (15, [])
+        assert [m["retired"] for m in found.metrics] == [0.0] * 14 + [1.0] * 16
+        assert found.losses[15:] == [None] * 15 and None not in found.losses[:15]
     assert run("retire_opd", FALLING, POOR, "method.knobs.stop_step=7").last_taught == 7
 
 
