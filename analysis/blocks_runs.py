@@ -10,6 +10,7 @@ from analysis.render import LEFT, RIGHT, Block, Text
 from analysis.tableset import Tables, about, line_label, seeds_text, success_entry
 from analysis.text import bounded, number
 
+NOT_COMPLETE = "Not complete"
 RUN_COLUMNS = (
     (Metric.CPU, "CPU s, run"),
     (Metric.CPU_WITH_TEACHER, "with its teacher's run"),
@@ -83,7 +84,7 @@ def completeness_block(tables: Tables) -> Block | None:
     if not rows:
         return None
     return Block(
-        f"Not complete: {len(rows)} of {len(cells)} planned runs",
+        f"{NOT_COMPLETE}: {len(rows)} of {len(cells)} planned runs",
         ("Row", "Seed", "State", "Steps", "Failure", "Reason", "Run"),
         tuple(rows),
         "These runs are in no number above." + _over_planned(tables),

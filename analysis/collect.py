@@ -41,9 +41,9 @@ class DataWarning:
 class Records:
     """Everything the tables are made from.
 
-    cells     one row per planned cell, in plan order: line, row, seed, fingerprint, state, complete, last_step,
-              planned_steps, error, failure_class, declared (places owed), evaluations (dict), codes (versions of the
-              code that had a part in it), requires (fingerprints of the runs whose weights it needs)
+    cells     one row per planned cell, in plan order: line, row, seed, fingerprint, run_dir (below `out`), state,
+              complete, last_step, planned_steps, error, failure_class, declared (places owed), evaluations (dict),
+              codes (versions of the code that had a part in it), requires (fingerprints of runs whose weights it needs)
     episodes  one row per evaluated episode of EPISODE_SCHEMA plus `cell`, `line`, `seed`, `place` (panel/skills) and
               `complete` (of its run)
     spools    training metrics and events of each planned cell, in plan order
@@ -118,6 +118,7 @@ def _cells_frame(
             "row": [lines[line].row for line in of_cell],
             "seed": [cell["seed"] for cell in plan["cells"]],
             "fingerprint": [cell["fingerprint"] for cell in plan["cells"]],
+            "run_dir": [cell["run_dir"] for cell in plan["cells"]],
         }
     )
     frame["requires"] = pd.Series([tuple(cell.get("requires") or ()) for cell in plan["cells"]], dtype=object)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from analysis.render import RIGHT, Block, Document, Text
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #f3f5f8; --line: #c9d1da; --other: #5f6b78;
   --alarm: #8a4b00; --alarm-paper: #fff4e2; --focus: #0b62d6; }
 @media (prefers-color-scheme: dark) {
@@ -46,7 +47,8 @@ def _entry(entry: Text) -> str:
     return f'<abbr title="{escape(entry.hint)}">{text}</abbr>' if entry.hint and text else text
 
 
-def _block(number: int, block: Block) -> str:
+def block_html(name: str, block: Block, level: int = 2) -> str:
+    """One table with its heading and caption. name: id of the heading, free of markup."""
     classes = [' class="r"' if a == RIGHT else "" for a in block.alignment]
     head = "".join(f'<th scope="col"{c}>{escape(h)}</th>' for h, c in zip(block.header, classes, strict=True))
     body = []
@@ -56,26 +58,32 @@ def _block(number: int, block: Block) -> str:
         body.append(f'<tr><th scope="row">{first}</th>{cells}</tr>')
     caption = f'<p class="caption">{escape(block.caption)}</p>\n' if block.caption else ""
     return (
-        f'<h2 id="t{number}">{escape(block.title)}</h2>\n{caption}'
-        f'<div class="frame" tabindex="0" role="region" aria-labelledby="t{number}"><table>\n'
+        f'<h{level} id="{name}">{escape(block.title)}</h{level}>\n{caption}'
+        f'<div class="frame" tabindex="0" role="region" aria-labelledby="{name}"><table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>\n"
     )
+
+
+def list_html(kind: str, texts: Sequence[str], style: str = "") -> str:
+    """A list. kind: ul or ol; style: its class."""
+    items = "".join(f"<li>{escape(text)}</li>\n" for text in texts)
+    named = f' class="{style}"' if style else ""
+    return f"<{kind}{named}>\n{items}</{kind}>\n"
 
 
 def html(document: Document) -> str:
     """The whole page. Numbers of other people are grey and in italics."""
     lead = "".join(f"<p>{escape(line)}</p>" for line in document.lead)
-    blocks = "".join(_block(number, block) for number, block in enumerate(document.blocks, 1))
-    warnings = "".join(f"<li>{escape(w)}</li>\n" for w in document.warnings)
-    told = f'<ul class="warnings">\n{warnings}</ul>' if warnings else f"<p>{escape(document.no_warnings)}</p>"
-    notes = "".join(f"<li>{escape(n)}</li>\n" for n in document.notes)
-    remarks = "".join(f"<li>{escape(n)}</li>\n" for n in document.footnotes)
-    footed = f'<h2>{escape(document.sections[2])}</h2>\n<ul class="feet">\n{remarks}</ul>\n' if remarks else ""
+    blocks = "".join(block_html(f"t{number}", block) for number, block in enumerate(document.blocks, 1))
+    clean = f"<p>{escape(document.no_warnings)}</p>\n"
+    told = list_html("ul", document.warnings, "warnings") if document.warnings else clean
+    remarks = list_html("ul", document.footnotes, "feet")
+    footed = f"<h2>{escape(document.sections[2])}</h2>\n{remarks}" if document.footnotes else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(document.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape(document.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{escape(document.title)}</h1>\n<div class="lead">{lead}</div>\n{blocks}'
-        f"<h2>{escape(document.sections[0])}</h2>\n{told}\n{footed}"
-        f"<h2>{escape(document.sections[1])}</h2>\n<ol>\n{notes}</ol>\n</main>\n</body>\n</html>\n"
+        f"<h2>{escape(document.sections[0])}</h2>\n{told}{footed}"
+        f"<h2>{escape(document.sections[1])}</h2>\n{list_html('ol', document.notes)}</main>\n</body>\n</html>\n"
     )

@@ -29,7 +29,7 @@ REFERENCE, UNTRAINED = "grpo", "vanilla"
 
 
 class Written(TypedDict):
-    """Paths of the files, the text for a terminal, and how many planned runs are not complete."""
+    """Paths of the files, the text for a terminal, how many planned runs are not complete; what it was made from."""
 
     csv: Path
     md: Path
@@ -37,6 +37,8 @@ class Written(TypedDict):
     tex: Path
     text: str
     incomplete: int
+    tables: Tables
+    page: Document
 
 
 def write_main_table(out: Path, sweep: str) -> Written:
@@ -59,6 +61,8 @@ def write_main_table(out: Path, sweep: str) -> Written:
         "tex": paths["tex"],
         "text": plain(terminal(tables)),
         "incomplete": incomplete,
+        "tables": tables,
+        "page": page,
     }
 
 

@@ -50,11 +50,12 @@ def status(plan: Plan) -> int:
 
 
 def tables(plan: Plan) -> int:
-    """Write plan.json and the table from what is recorded."""
+    """Write plan.json, the table, the figures and the report from what is recorded."""
     _check_folder(plan)
     state_of = states(plan)
     write_plan(plan, state_of)
     _print_table(plan)
+    _print_extras(plan)
     return _exit_status(plan, state_of)
 
 
@@ -86,6 +87,7 @@ def run(plan: Plan) -> int:
         return INTERRUPTED
     _track(plan)
     _print_table(plan)
+    say("figures and the report: the same command with do=tables")
     return _exit_status(plan, state_of)
 
 
@@ -181,6 +183,15 @@ def _print_table(plan: Plan) -> None:
     print(written["text"])
     paths = ", ".join(_shown(written[kind]) for kind in ("md", "html", "csv"))
     print(f"wrote {paths}{_elsewhere(plan)}", flush=True)
+
+
+def _print_extras(plan: Plan) -> None:
+    """Draw the figures and write the report; say which figure was not drawn, and why."""
+    from analysis.outputs import write_extras
+
+    say(f"{plan.title}: drawing figures, writing the report")
+    for line in write_extras(plan.out, plan.sweep.name):
+        print(line, flush=True)
 
 
 def _elsewhere(plan: Plan) -> str:

@@ -23,6 +23,7 @@ from analysis.table_csv import csv_text
 from analysis.tables import document, make_tables, write_main_table
 from analysis.terminal import terminal
 
+TABLES_ONLY = ("figures=none", "report=false")
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -285,14 +286,14 @@ def test_a_table_with_a_ragged_row_is_refused() -> None:
 
 # ---------------------------------------------------------------------------------------------- command
 def test_the_command_writes_prints_and_ends_with_0(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["sweep=main_table", f"out={sweep.out}"]) == 0
+    assert command.main(["sweep=main_table", f"out={sweep.out}", *TABLES_ONLY]) == 0
     printed = capsys.readouterr().out
     assert "GRPO" in printed and "main_table.html" in printed
 
 
 def test_the_command_ends_with_3_when_runs_are_missing(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
     sweep.write_state("opid", 1, state="failed")
-    assert command.main(["sweep=main_table", f"out={sweep.out}"]) == 3
+    assert command.main(["sweep=main_table", f"out={sweep.out}", *TABLES_ONLY]) == 3
     assert "Not complete: 1 of 15" in capsys.readouterr().out
 
 
@@ -300,7 +301,8 @@ def test_a_reader_that_leaves_early_is_no_error(sweep: Any) -> None:
     # More than a pipe holds, so that writing ends while the table is printed, not after it.
     sweep.rows = [{**row, "label": row["label"] * 40} for row in sweep.rows]
     sweep.write_plan()
-    line = f"{sys.executable} -m analysis sweep=main_table 'out={sweep.out}' | head -n 1; exit ${{PIPESTATUS[0]}}"
+    made = f"{sys.executable} -m analysis sweep=main_table 'out={sweep.out}' {' '.join(TABLES_ONLY)}"
+    line = f"{made} | head -n 1; exit ${{PIPESTATUS[0]}}"
     for command_line in (line, line.replace("head -n 1", "true")):
         done = subprocess.run(["bash", "-c", command_line], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
@@ -334,7 +336,7 @@ def test_a_folder_that_cannot_be_written_ends_with_2(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(files, "write_new", refuse)
-    assert command.main(["sweep=main_table", f"out={sweep.out}"]) == 2
+    assert command.main(["sweep=main_table", f"out={sweep.out}", *TABLES_ONLY]) == 2
     assert "main_table.csv" in capsys.readouterr().err
 
 
@@ -351,7 +353,7 @@ def test_help_says_how_and_needs_no_data_library() -> None:
 def test_the_command_imports_no_model_library_and_another_process_writes_the_same_bytes(sweep: Any) -> None:
     code = (
         "import sys; from analysis.__main__ import main; "
-        f"status = main(['sweep=main_table', 'out={sweep.out}']); "
+        f"status = main(['sweep=main_table', 'out={sweep.out}', *{TABLES_ONLY}]); "
         "heavy = {'torch', 'transformers', 'mlflow', 'textworld', 'alfworld', 'hydra'} & set(sys.modules); "
         "print(sorted(heavy), file=sys.stderr); sys.exit(status or bool(heavy))"
     )

@@ -32,6 +32,7 @@ class World:
     """Stands in for what makes artefacts, runs cells, tracks and tabulates; remembers what was asked of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import analysis.outputs
         import analysis.tables
         import harness.launch.local
         import harness.prepare
@@ -48,6 +49,7 @@ class World:
         monkeypatch.setattr(harness.tracking, "needs_sync", lambda runs, uri, experiment: bool(self.started))
         monkeypatch.setattr(harness.tracking, "sync", self._sync)
         monkeypatch.setattr(analysis.tables, "write_main_table", self._table)
+        monkeypatch.setattr(analysis.outputs, "write_extras", lambda out, sweep: [f"FIGURES AND REPORT of {sweep}"])
 
     def _prepare(self, config: Any, progress: Any) -> None:
         if self.crash is not None:
@@ -201,7 +203,8 @@ def test_do_status_only_reads(world: World, tmp_path: Path, capsys: pytest.Captu
 
 def test_do_tables(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep=quick", "do=tables", f"out={tmp_path}"]) == 3
-    assert f"TABLE 0/{QUICK}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"TABLE 0/{QUICK}" in printed and "FIGURES AND REPORT of quick" in printed
     assert not world.started
 
 
