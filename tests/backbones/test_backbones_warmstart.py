@@ -103,10 +103,14 @@ def test_a_hub_backbone_needs_a_path_and_says_so_when_it_is_not_there(tmp_path):
         backbones.load(replace(SMALL, dtype="float13", kind="hub", path=str(tmp_path)), ENV)
 
 
-def test_the_shipped_backbone_is_the_one_of_its_recipe():
+ENVIRONMENTS = ("alfworld", "webshop", "search_qa")
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_the_shipped_backbone_is_the_one_of_its_recipe(environment):
     from harness.backbones.__main__ import _configs
 
-    backbone, env = _configs("tiny-s")
+    backbone, env = _configs("tiny-s", environment)
     found = backbones.find(backbone, env)
     assert found is not None and found.parent.parent.name == "embedded", "sweeps/backbone/tiny-s.yaml no longer matches"
     assert (found / "model.safetensors").stat().st_size < 1_000_000
@@ -114,10 +118,12 @@ def test_the_shipped_backbone_is_the_one_of_its_recipe():
 
 
 @pytest.mark.slow
-def test_a_short_rebuild_of_the_shipped_backbone_follows_its_recorded_path(tmp_path):
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_a_short_rebuild_of_the_shipped_backbone_follows_its_recorded_path(environment, tmp_path):
     from harness.backbones.__main__ import _configs
 
-    backbone, env = _configs("tiny-s")
+    backbone, env = _configs("tiny-s", environment)
+    env = replace(env, cache=str(tmp_path / "cache"))
     found = backbones.find(backbone, env)
     assert found is not None
     recorded = dict(json.loads((found / backbones.RECIPE).read_text())["loss_curve"])

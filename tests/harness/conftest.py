@@ -40,7 +40,8 @@ def stand_in_env(monkeypatch: pytest.MonkeyPatch) -> None:
     def identity(config: EnvConfig, panel: str) -> str:
         return f"{config.engine}/{config.world_seed}/{panel}"
 
-    monkeypatch.setattr(registry, "env_spec", lambda name: spec)
+    real = registry.env_spec
+    monkeypatch.setattr(registry, "env_spec", lambda name: spec if name == spec.name else real(name))
     monkeypatch.setattr(registry, "panel_identity", identity)
     monkeypatch.setattr(registry, "backbone_identity", lambda backbone, env: "weights")
 
