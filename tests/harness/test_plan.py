@@ -35,16 +35,21 @@ def problem_of(plan_of: PlanOf, *arguments: str) -> str:
 def test_main_table(plan_of: PlanOf) -> None:
     plan = plan_of("sweep=main_table")
     rows = [row.id for row in plan.sweep.rows]
-    assert {"vanilla", "vanilla_skill", "grpo", "gigpo", "skill_grpo", "sdar", "opid", "opd", "retire_opd"} <= set(rows)
-    assert [(c.row.id, c.config.seed) for c in plan.cells] == [(r, s) for r in rows for s in (0, 1, 2)]
-    assert len({c.fingerprint for c in plan.cells}) == 3 * len(rows)
-    assert {row.kind for row in plan.sweep.rows if row.id in ("vanilla_skill", "opid_random")} == {"control"}
+    assert {"vanilla", "vanilla_skill", "grpo", "gigpo", "skill_grpo", "opsd", "rlsd", "sdar", "opid"} <= set(rows)
+    environments = ("alfworld", "webshop", "search_qa")
+    expected = [(r, e, s) for r in rows for e in environments for s in (0, 1, 2)]
+    assert [(c.row.id, c.config.env.name, c.config.seed) for c in plan.cells] == expected
+    assert len({c.fingerprint for c in plan.cells}) == len(expected)
+    assert {row.kind for row in plan.sweep.rows if row.id == "vanilla_skill"} == {"control"}
     assert all(c.selected for c in plan.cells)
-    # One setting for every row: nothing but the method differs between them.
-    common = [
-        {k: v for k, v in identity(c.config).items() if not k.startswith(("method.", "seed"))} for c in plan.cells
-    ]
-    assert all(c == common[0] for c in common)
+    # One setting for every row of an environment: nothing but the method differs between them.
+    for environment in environments:
+        common = [
+            {k: v for k, v in identity(c.config).items() if not k.startswith(("method.", "seed"))}
+            for c in plan.cells
+            if c.config.env.name == environment
+        ]
+        assert all(c == common[0] for c in common)
 
 
 def test_quick_has_every_method_once_and_is_short(plan_of: PlanOf) -> None:
@@ -96,7 +101,7 @@ def test_a_cell_of_a_sweep_and_a_single_run_of_the_same_settings_share_their_run
 def test_selection_keeps_the_sweep_whole(plan_of: PlanOf) -> None:
     whole = plan_of("sweep=main_table")
     narrow = plan_of("sweep=main_table", "method=grpo", "seed=1,2")
-    assert [(c.row.id, c.config.seed) for c in narrow.selected] == [("grpo", 1), ("grpo", 2)]
+    assert [(c.row.id, c.config.seed) for c in narrow.selected] == [("grpo", 1), ("grpo", 2)] * 3
     assert [c.fingerprint for c in narrow.cells] == [c.fingerprint for c in whole.cells]
 
 
@@ -254,17 +259,17 @@ def test_files_that_reach_beyond_their_section_are_composed_in_full(
 
 # ------------------------------------------------------------------------------------------------------------- records
 def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
-    plan = plan_of("sweep=main_table", "method=opid_random", f"out={tmp_path}")
+    plan = plan_of("sweep=quick", "method=opid_random", f"out={tmp_path}")
     first = plan.cells[0]
     RunDirectory.create(plan.runs, first.config, first.fingerprint)
     path = write_plan(plan, states(plan))
-    assert path == tmp_path / "results" / "main_table" / "plan.json"
+    assert path == tmp_path / "results" / "quick" / "plan.json"
     content = json.loads(path.read_text())
     assert {k: content[k] for k in ("version", "sweep", "title", "scale")} == {
         "version": 2,
-        "sweep": "main_table",
-        "title": "Main table",
-        "scale": "local",
+        "sweep": "quick",
+        "title": "Quick check",
+        "scale": "test",
     }
     rows = {row["id"]: row for row in content["rows"]}
     assert [row["id"] for row in content["rows"]] == [row.id for row in plan.sweep.rows]
@@ -279,8 +284,8 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
     }
     assert not rows["grpo"]["uses_teacher"]
     cells = {(cell["row"], cell["seed"]): cell for cell in content["cells"]}
-    (mine,) = [c for c in plan.cells if (c.row.id, c.config.seed) == ("opid_random", 2)]
-    assert cells["opid_random", 2] == {
+    (mine,) = [c for c in plan.cells if (c.row.id, c.config.seed) == ("opid_random", 0)]
+    assert cells["opid_random", 0] == {
         "fingerprint": mine.fingerprint,
         "row": "opid_random",
         "label": "OPID, random skills",
@@ -288,8 +293,8 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
         "backbone": "tiny-s",
         "env": "alfworld",
         "fraction": 1.0,
-        "seed": 2,
-        "scale": "local",
+        "seed": 0,
+        "scale": "test",
         "protocol": "fair",
         "trains": True,
         "delta": ["method.skill.router"],
@@ -302,7 +307,7 @@ def test_plan_json(plan_of: PlanOf, tmp_path: Path) -> None:
         "state": "pending",
         "run_dir": f"runs/{mine.fingerprint}",
     }
-    assert cells["retire_opd", 2]["requires"] == [cells["skill_grpo", 2]["fingerprint"]]
+    assert cells["retire_opd", 0]["requires"] == [cells["skill_grpo", 0]["fingerprint"]]
     assert not content["cells"][0]["selected"]
     assert {cell["row"] for cell in content["cells"] if not cell["trains"]} == {"vanilla", "vanilla_skill"}
 
