@@ -113,9 +113,7 @@ def test_teachers_of_teachers(plan_of: PlanOf, write: Write) -> None:
         ({"a": "vanilla"}, "a", "does not train, so that its run leaves no weights"),
     ],
 )
-def test_teachers_that_cannot_be(
-    plan_of: PlanOf, write: Write, files: dict[str, str], method: str, said: str
-) -> None:
+def test_teachers_that_cannot_be(plan_of: PlanOf, write: Write, files: dict[str, str], method: str, said: str) -> None:
     for name, run in files.items():
         write(f"method/{name}", STUDENT.format(name=name, run=run))
     assert said in problem_of(plan_of, f"method={method}")
