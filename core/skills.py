@@ -19,6 +19,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from core.names import unknown_name
@@ -44,7 +45,12 @@ def plain_words(text: str) -> str:
 def is_blank(text: object) -> bool:
     """Whether `text` says nothing: no string, without a letter or digit, or a word for "nothing" (none, null, n/a, tbd,
     ...), whatever signs stand around it."""
-    return not isinstance(text, str) or plain_words(text) in _NOTHING
+    return not isinstance(text, str) or _says_nothing(text)
+
+
+@lru_cache(maxsize=4096)  # the same few skills are put into thousands of prompts
+def _says_nothing(text: str) -> bool:
+    return plain_words(text) in _NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,4 +2,4 @@
 
 # Raised whenever the same run would get other numbers: rollout, batches, losses, scoring, update, evaluation, order
 # of random streams. Part of every run's fingerprint.
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2

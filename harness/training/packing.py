@@ -88,8 +88,11 @@ def _forward(network: Network, rows: Sequence[_Packed], pad_id: int, temperature
     order = torch.arange(ids.shape[1], device=device)
     own = (segment[:, :, None] == segment[:, None, :]) & (order[None, :] <= order[:, None])
     shared = (segment[:, None, :] == 0) & (order < limit[:, :, None])
+    # As numbers to add: attention on a CPU takes half as long again with truth values (measured).
+    dtype = network.body.get_input_embeddings().weight.dtype
+    mask = torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~(own | shared), torch.finfo(dtype).min)
     hidden = network.body(
-        input_ids=ids, attention_mask=(own | shared)[:, None], position_ids=positions, use_cache=False
+        input_ids=ids, attention_mask=mask[:, None], position_ids=positions, use_cache=False
     ).last_hidden_state
     row = torch.tensor([r for r, packed in enumerate(rows) for _ in packed.marked], dtype=torch.long, device=device)
     column = torch.tensor([p for packed in rows for p in packed.marked], dtype=torch.long, device=device)

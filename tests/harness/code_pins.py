@@ -52,7 +52,7 @@ PINNED = (
         "harness.training:ENGINE_VERSION",
         (
             *_in("harness/training", "batch chat forward generation loop losses network rollout scoring streams"),
-            *_in("harness/training", "teachers truncation update"),
+            *_in("harness/training", "packing teachers truncation update"),
             *_in("harness", "run evaluation"),
             *_in("envs", "panels pool"),
         ),
