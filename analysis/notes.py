@@ -60,8 +60,8 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "same interval, never a standard deviation.",
         f"Bold ▲ (better) and ▼ (worse): the paired difference to {reference} on the same seeds and tasks has a 95 % t "
         "interval over seeds and a bootstrap interval that both exclude zero. A difference is bold by the same rule in "
-        "either direction; nothing else is bold. Areas under learning curves have no tasks to resample: there the t "
-        f"interval alone decides. Rows with another prompt than {reference}'s are never marked.",
+        "either direction; nothing else is bold. Areas under curves and gaps between panels have no tasks to pair: "
+        f"there the t interval alone decides. Rows with another prompt than {reference}'s are never marked.",
         _attainable(tables),
         "Micro: mean of success over the tasks of the panel. Macro: unweighted mean over task types of their mean "
         "success. Every task is played the same number of times; excluded episodes (infrastructure failures) are in "

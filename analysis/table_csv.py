@@ -48,7 +48,9 @@ def _all_cells(tables: Tables) -> Iterator[tuple[str, str, str, Cell]]:
         *(("difference", t.values()) for t in tables.versus.values()),
     ]
     named += [("ablation", tables.versus_base.values()), ("learning", tables.learning.values())]
-    named += [("retirement", tables.retirement), ("cost", tables.costs.values())]
+    named += [("retirement", tables.retirement), ("out_of_distribution", tables.gaps.values())]
+    named += [("sample_efficiency", tables.fractions.values()), ("aggregate", tables.aggregates.values())]
+    named += [("cost", tables.costs.values())]
     for table, cells in named:
         for cell in cells:
             line = cell.line

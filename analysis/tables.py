@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import TypedDict
 
 from analysis import blocks, blocks_methods, blocks_published, blocks_runs
+from analysis.aggregates import aggregate_cells
+from analysis.blocks_data import data_blocks
 from analysis.collect import Records, collect
 from analysis.compare import difference_cells
 from analysis.costs import cost_cells
 from analysis.curves import budgets, curves, learning_cells
 from analysis.evaluations import Measurements, success_cells
 from analysis.footnotes import footnotes
+from analysis.fractions import fraction_cells, fraction_curves
+from analysis.generalisation import gap_cells
 from analysis.latex import latex
 from analysis.notes import lead, notes, scales, title
 from analysis.page import html
@@ -72,6 +76,7 @@ def make_tables(records: Records) -> Tables:
     complete = records.cells.groupby("line")["complete"].sum().tolist()
     found = curves(records)
     budget = budgets(records, found)
+    by_fraction = fraction_curves(records, measurements)
     here = {line.row for line in records.lines if not line.stage}
     return Tables(
         records=records,
@@ -86,6 +91,10 @@ def make_tables(records: Records) -> Tables:
         versus_base=by_key(difference_cells(records, measurements, None)),
         retired=retirements(records),
         retirement=tuple(retirement_cells(records)),
+        gaps=by_key(gap_cells(records, measurements)),
+        curves=by_fraction,
+        fractions=by_key(fraction_cells(records, measurements, by_fraction, REFERENCE)),
+        aggregates=by_key(aggregate_cells(records, measurements, REFERENCE)),
         published=alfworld_rows(records.lines),
         complete={line: int(complete[i]) for i, line in enumerate(records.lines)},
         budgets=budget,
@@ -112,7 +121,7 @@ def document(tables: Tables) -> Document:
     made += [blocks.difference_block(tables, row) for row, cells in tables.versus.items() if cells]
     others = [blocks_methods.ablation_block(tables)]
     others += [blocks.learning_block(tables)] if tables.learning else []
-    others += [blocks_methods.retirement_block(tables)]
+    others += [blocks_methods.retirement_block(tables), *data_blocks(tables)]
     others += [blocks_runs.cpu_block(tables), blocks_runs.work_block(tables)] if tables.costs else []
     others += [blocks_runs.completeness_block(tables), blocks_published.published_block(tables, why)]
     made += [block for block in others if block is not None]

@@ -9,6 +9,7 @@ from analysis.cells import ALL, Cell, Metric
 from analysis.collect import Records
 from analysis.curves import Budget
 from analysis.footnotes import CANCELS, Footnotes
+from analysis.fractions import Curve
 from analysis.plan import Line
 from analysis.published import PublishedRow
 from analysis.render import Text
@@ -26,6 +27,7 @@ class Tables:
     versus_base: differences of every row that has a base to it
     reference, untrained: row ids that differences are taken to
     retired: runs that may part from a teacher, by line; retirement: their numbers
+    gaps: seen minus other panels; curves, fractions: success by fraction of the data, areas; aggregates: see aggregates
     footnotes: marks of lines and their texts
     complete: complete runs of each line; budgets: see curves.budgets
     codes: warnings by line and place (empty: about all its places)
@@ -41,6 +43,10 @@ class Tables:
     versus_base: Mapping[Key, Cell]
     retired: Mapping[int, Sequence[Retirement]]
     retirement: Sequence[Cell]
+    gaps: Mapping[Key, Cell]
+    curves: Sequence[Curve]
+    fractions: Mapping[Key, Cell]
+    aggregates: Mapping[Key, Cell]
     published: Sequence[PublishedRow]
     complete: Mapping[Line, int]
     budgets: Mapping[tuple[str, str, float, str, str], Budget]
@@ -103,8 +109,11 @@ def starred(tables: Tables, line: Line, place: str) -> str:
     return "*" if (line, f"{panel}/off", Metric.MICRO, ALL) in tables.success else ""
 
 
-def line_label(tables: Tables, line: Line, place: str = "", letters: bool = False) -> str:
-    """The row's label, with whatever else tells its lines apart, and its marks. letters: those of footnotes too."""
+def line_label(tables: Tables, line: Line, place: str = "", letters: bool = False, **left_out: bool) -> str:
+    """The row's label, with whatever else tells its lines apart, and its marks.
+
+    letters: those of footnotes too; left_out: `env=False`, `fraction=False`: a column of its own says it
+    """
     parts = [line.label + starred(tables, line, place)]
     if line.stage:
         parts.append("teacher, no row")
@@ -115,7 +124,7 @@ def line_label(tables: Tables, line: Line, place: str = "", letters: bool = Fals
         ("scale", f"scale {line.scale}"),
         ("protocol", f"protocol {line.protocol}"),
     ):
-        if name in tables.records.varying:
+        if name in tables.records.varying and left_out.get(name, True):
             parts.append(text)
     marks = tables.footnotes.marks.get(line, "")
     if not letters:

@@ -1,8 +1,8 @@
 """What the tables of a large sweep cost: `python benchmarks/analysis.py [--runs 10000] [--episodes 100] [--steps 60]`.
 
 Makes the records of a sweep in a temporary folder (or --keep FOLDER, which a second call reads again), then makes its
-tables and its report in fresh processes and prints CPU and wall seconds and peak memory. Figures depend on the machine
-and on what else runs there: the CPU seconds tell the cost, the wall seconds the waiting.
+tables, with and without report and figures, in fresh processes and prints CPU and wall seconds and peak memory. Figures
+depend on the machine and on what else runs there: the CPU seconds tell the cost, the wall seconds the waiting.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def measure(out: Path, *settings: str) -> dict[str, object]:
     program = _PROGRAM.format(arguments=[f"sweep={NAME}", f"out={out}", *settings])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found: dict[str, object] = json.loads(done.stdout)
-    return {"made": " ".join(settings) or "tables", **found}
+    return {"settings": " ".join(settings), **found}
 
 
 def main() -> None:
@@ -137,7 +137,8 @@ def main() -> None:
         if not (out / "results" / NAME / "plan.json").exists():
             make(out, chosen.runs, chosen.episodes, chosen.steps)
         print(json.dumps({"runs": chosen.runs, "episodes": chosen.episodes, "steps": chosen.steps}))
-        print(json.dumps(measure(out)))
+        for settings in (("figures=none", "report=false"), ("figures=none", "report=true"), ("figures=all",)):
+            print(json.dumps(measure(out, *settings)))
 
 
 if __name__ == "__main__":

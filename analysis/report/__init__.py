@@ -165,9 +165,9 @@ def _viewer(trajectories: Sampled) -> str:
     buttons = "".join(
         f'<button type="button" id="{name}">{text}</button>'
         for name, text in (
-            ("item-back", "⇤ Trajectory before"),
             ("step-back", "← Step before"),
             ("step-on", "Next step →"),
+            ("item-back", "⇤ Trajectory before"),
             ("item-on", "Next trajectory ⇥"),
         )
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from analysis.stats.areas import (
     area_by_cost,
+    area_by_fraction,
     area_by_steps,
 )
 from analysis.stats.basics import (
@@ -52,9 +53,12 @@ from analysis.stats.power import (
     power_of_t,
 )
 from analysis.stats.robust import (
+    MIN_RUNS,
     improvement_interval,
+    improvement_of_runs,
     interquartile_mean,
     iqm_interval,
+    iqm_of_runs,
     performance_profile,
     probability_of_improvement,
     profile_band,
@@ -68,6 +72,7 @@ __all__ = [
     "EVALUATION_ONE_SEED",
     "EXACT_LIMIT",
     "LEVEL",
+    "MIN_RUNS",
     "MIN_SPREAD",
     "NO_INTERVAL",
     "RANGE",
@@ -77,14 +82,17 @@ __all__ = [
     "ExactTest",
     "Interval",
     "area_by_cost",
+    "area_by_fraction",
     "area_by_steps",
     "average_by_seed",
     "effective_n",
     "hierarchical_bootstrap",
     "holm",
     "improvement_interval",
+    "improvement_of_runs",
     "interquartile_mean",
     "iqm_interval",
+    "iqm_of_runs",
     "minimum_detectable_effect",
     "performance_profile",
     "permutation_test",

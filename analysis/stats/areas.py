@@ -1,4 +1,4 @@
-"""Areas under learning curves, over equal steps and over equal cost."""
+"""Areas under curves: over equal steps, over equal cost, and over fractions of the data."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def area_by_cost(curve: ArrayLike, spent: ArrayLike, budget: float) -> float:
         raise ValueError(f"area_by_cost: budget {budget} is not within (0, {ends[-1]}]")
     weights = np.diff(np.minimum(ends, budget), prepend=0.0)
     return float(values @ weights / budget)
+
+
+def area_by_fraction(values: ArrayLike, fractions: ArrayLike) -> float:
+    """Area under scores [N] at rising fractions [N] of the data, over their range: in the scores' own unit.
+
+    Trapezoids between the fractions that were run, on a linear axis; nothing is extrapolated to a fraction of zero.
+    """
+    scores, at = finite(values, "area_by_fraction"), finite(fractions, "area_by_fraction")
+    if scores.size != at.size or scores.size < 2 or (np.diff(at) <= 0).any():
+        raise ValueError(f"area_by_fraction: needs a score for each of two or more rising fractions, got {at.tolist()}")
+    return float(np.trapezoid(scores, at) / (at[-1] - at[0]))

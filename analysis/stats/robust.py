@@ -6,7 +6,7 @@ resampling draws runs anew within each setting (stratified). Trim seed-level mea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -117,4 +117,67 @@ def improvement_interval(
     values = np.einsum("bmi,bmj,ijm->b", counts[0], counts[1], wins, optimize=True) / settings
     values = np.clip(values, 0.0, 1.0)  # rounding
     lo, hi = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(lo), float(hi), BOOTSTRAP_RUNS, runs)
+
+
+# ---------------------------------------------------------------------------------------------- runs drawn whole
+def _drawn_runs(runs: int, rng: np.random.Generator, resamples: int) -> Array:
+    """[resamples, runs]: how often each run is drawn."""
+    drawn = rng.integers(0, runs, size=(resamples, runs)) + np.arange(resamples)[:, None] * runs
+    return np.bincount(drawn.ravel(), minlength=resamples * runs).reshape(resamples, runs).astype(np.float64)
+
+
+def iqm_of_runs(
+    tables: Sequence[ArrayLike], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Interquartile mean over everything in tables [S_e, M_e] (one per environment: runs x task types).
+
+    Unlike `iqm_interval`, a drawn run brings all its task types: those of one run are not independent of each other.
+    No bounds with fewer than three runs anywhere.
+    """
+    data = [_scores(table, "iqm_of_runs") for table in tables]
+    flat = np.concatenate([table.ravel() for table in data])
+    value, runs = interquartile_mean(flat[None]), min(table.shape[0] for table in data)
+    if runs < MIN_RUNS:
+        return Interval(value, float("nan"), float("nan"), NO_INTERVAL, runs)
+    rng = np.random.default_rng([seed, resamples])
+    counts = np.concatenate(
+        [np.repeat(_drawn_runs(table.shape[0], rng, resamples), table.shape[1], axis=1) for table in data], axis=1
+    )
+    order, cut = np.argsort(flat, kind="stable"), flat.size // 4
+    values = np.empty(resamples)
+    for rows in np.array_split(np.arange(resamples), max(1, counts.size // 2_000_000)):  # memory
+        below = np.cumsum(counts[np.ix_(rows, order)], axis=1)  # as many scores of the sorted resample
+        kept = np.diff(np.clip(below, cut, flat.size - cut), axis=1, prepend=cut)
+        values[rows] = kept @ flat[order] / (flat.size - 2 * cut)
+    lo, hi = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(lo), float(hi), BOOTSTRAP_RUNS, runs)
+
+
+def improvement_of_runs(
+    first: Sequence[ArrayLike],
+    second: Sequence[ArrayLike],
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """`improvement_interval` with runs drawn whole; first, second: one table [runs, task types] per environment."""
+    a = [_scores(table, "improvement_of_runs") for table in first]
+    b = [_scores(table, "improvement_of_runs") for table in second]
+    if [table.shape[1] for table in a] != [table.shape[1] for table in b]:
+        raise ValueError("improvement_of_runs: the two sides differ in their task types")
+    total = sum(table.shape[1] for table in a)
+    runs = min(table.shape[0] for table in (*a, *b))
+    rng = np.random.default_rng([seed, resamples])
+    value, values = 0.0, np.zeros(resamples)
+    for mine, theirs in zip(a, b, strict=True):
+        share = mine.shape[1] / total
+        wins = np.mean([0.5 + 0.5 * np.sign(x[:, None] - y[None, :]) for x, y in zip(mine.T, theirs.T, strict=True)], 0)
+        value += share * float(wins.mean())
+        if runs >= MIN_RUNS:
+            mine_drawn, theirs_drawn = (_drawn_runs(table.shape[0], rng, resamples) for table in (mine, theirs))
+            values += share * ((mine_drawn @ wins) * theirs_drawn).sum(axis=1) / wins.size
+    if runs < MIN_RUNS:
+        return Interval(value, float("nan"), float("nan"), NO_INTERVAL, runs)
+    lo, hi = np.quantile(np.clip(values, 0.0, 1.0), [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(lo), float(hi), BOOTSTRAP_RUNS, runs)

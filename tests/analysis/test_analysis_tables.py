@@ -77,7 +77,8 @@ def test_no_file_names_a_place_or_a_time_of_this_machine(sweep: Any) -> None:
 
 def test_the_csv_holds_every_number_with_its_context(sweep: Any) -> None:
     rows = read_csv(make_tables(collect(sweep.out, "main_table")))
-    assert {r["table"] for r in rows} == {"success", "difference", "learning", "cost", "published"}
+    plain = {"success", "difference", "learning", "out_of_distribution", "aggregate", "cost", "published"}
+    assert {r["table"] for r in rows} == plain
     micro = next(r for r in rows if r["row"] == "opid" and r["metric"] == "success_micro" and r["panel"] == "seen")
     assert (micro["n_seeds"], micro["n_tasks"], micro["selection"], micro["source"]) == ("3", "30", "last", "records")
     assert len(micro["panel_hash"]) == 64 and micro["interval"] == "t over seeds" and micro["level"] == "0.95"

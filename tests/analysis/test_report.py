@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from report_records import HOSTILE, keep, trajectory, turn
 
 from analysis import __main__ as command
 from analysis import figures, outputs, report
@@ -26,7 +27,6 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
-HOSTILE = "</script><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> \u2028 & ' \""
 
 
 class Page(HTMLParser):
@@ -61,25 +61,6 @@ class Page(HTMLParser):
 
     def all(self, name: str) -> list[dict[str, str | None]]:
         return [attributes for tag, attributes in self.elements if tag == name]
-
-
-def turn(action: str = "go to shelf 1", **changes: Any) -> dict[str, Any]:
-    common = {"observation": "You see a shelf.", "response": action, "action": action, "valid": True}
-    return {**common, "invalid_reason": None, "admissible": True, "reward": 0.0, **changes}
-
-
-def trajectory(phase: str = "train", turns: int | list[Any] = 2, **changes: Any) -> dict[str, Any]:
-    steps = turns if isinstance(turns, list) else [turn(f"look {n}") for n in range(turns)]
-    about = {"phase": phase, **({"step": 3} if phase == "train" else {"panel": "seen", "skills": "off"})}
-    told = {"task_id": "t-1", "task_type": "pick", "task": "put a mug on a shelf", "group": 0, "sample": 0}
-    ended = {"success": True, "score": 1.0, "termination": "success", "failure": None, "skill": None}
-    return {**about, **told, **ended, "turns": steps, **changes}
-
-
-def keep(sweep: Any, row: str, seed: int, *items: Any) -> None:
-    lines = "".join(json.dumps(item) + "\n" for item in items)
-    path = sweep.run_dir(row, seed) / sampled.NAME
-    path.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
 
 
 def make(sweep: Any, drawn: Sequence[figures.Result] | None = None) -> str:
