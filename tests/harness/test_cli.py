@@ -25,7 +25,7 @@ def _rows(sweep: str) -> int:
     return len(yaml.safe_load((ROOT / "sweeps" / "sweep" / f"{sweep}.yaml").read_text())["rows"])
 
 
-QUICK, MAIN = _rows("quick"), 3 * _rows("main_table")  # cells
+QUICK, MAIN = _rows("quick"), 3 * 3 * _rows("main_table")  # cells: main_table has three environments and seeds
 
 
 class World:
@@ -123,7 +123,7 @@ def test_a_sweep_runs_what_is_missing_and_prints_the_table(
 
 
 def test_a_selection_runs_only_its_cells(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sweep=main_table", "method=grpo", "seed=1", f"out={tmp_path}"]) == 0
+    assert cli.main(["sweep=main_table", "method=grpo", "env=webshop", "seed=1", f"out={tmp_path}"]) == 0
     assert len(world.started) == 1
     assert f"TABLE 1/{MAIN}" in capsys.readouterr().out
 
@@ -184,7 +184,7 @@ def test_a_protocol_is_in_the_title(world: World, tmp_path: Path, capsys: pytest
 def test_do_plan_starts_nothing(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep=main_table", "do=plan", f"out={tmp_path}"]) == 0
     printed = capsys.readouterr().out
-    assert f"{MAIN} cells, {MAIN} pending" in printed and "opid_random" in printed and "plan.json" in printed
+    assert f"{MAIN} cells, {MAIN} pending" in printed and "vanilla_skill" in printed and "plan.json" in printed
     assert [p.name for p in tmp_path.iterdir()] == ["results"]
     assert not world.prepared and not world.started and not world.synced
 
@@ -374,7 +374,7 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_help_names_every_group_and_key() -> None:
     done = start("--help")
     assert done.returncode == 0 and not done.stderr
-    words = ("sweep=main_table", "opid_random", "tiny-m", "steps=60", "runtime.{out=.", "exit status", "--cfg job")
+    words = ("sweep=main_table", "opid_random", "tiny-m", "steps=40", "runtime.{out=.", "exit status", "--cfg job")
     words += ("code | fair | paper", "method.knobs.NAME")
     assert all(word in done.stdout for word in words)
 
