@@ -18,7 +18,7 @@ in runs/. Nothing is run, and no model library is imported.
 
   sweep=NAME    the sweep, as in `python -m harness sweep=NAME`
   out=FOLDER    the folder that holds runs/ and results/ (default: the current folder)
-  figures=...   all (default), none, or families of them, e.g. figures=overall,retirement
+  figures=...   all (default up to 1,000 runs), none (default beyond), or families, e.g. figures=overall,retirement
   report=...    true (default) or false
   -h, --help    this text
 
@@ -34,13 +34,13 @@ Exit status: 0 every planned run is complete; 3 some are missing or failed (the 
 """
 OK, BAD, INCOMPLETE = 0, 2, 3
 KEYS = ("sweep", "out", "figures", "report")
-NONE = "none"
+NONE, AUTO = "none", ""
 SWITCH = {"true": True, "false": False}
 
 
 def parse(arguments: Sequence[str]) -> dict[str, str]:
     """KEY=VALUE arguments. Raises ConfigError with everything that is wrong."""
-    found = {"out": ".", "figures": "all", "report": "true"}
+    found = {"out": ".", "figures": AUTO, "report": "true"}
     problems = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
@@ -62,8 +62,10 @@ def parse(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def families(text: str) -> tuple[str, ...]:
-    """`all`, `none` or names with commas between them, as figures.write takes them; none: empty."""
+def families(text: str) -> tuple[str, ...] | None:
+    """`all`, `none` or names with commas between them, as outputs.write_extras takes them."""
+    if text == AUTO:
+        return None
     return () if text == NONE else tuple(text.split(","))
 
 
@@ -73,7 +75,7 @@ def _unknown_families(text: str) -> list[Problem]:
     known = (ALL, *FAMILIES)
     return [
         Problem("figures", name, "command line", f"there is no such family; {suggest(name, (*known, NONE))}")
-        for name in families(text)
+        for name in families(text) or ()
         if name not in known
     ]
 
@@ -104,7 +106,8 @@ def main(arguments: Sequence[str]) -> int:
             for path in (written["csv"], written["md"], written["html"], written["tex"]):
                 print(path, flush=True)  # figures take a while
             made = (written["tables"], written["page"])
-            for line in write_extras(out, values["sweep"], families(values["figures"]), SWITCH[values["report"]], made):
+            chosen = families(values["figures"])
+            for line in write_extras(out, values["sweep"], chosen, SWITCH[values["report"]], made):
                 print(line)
         except RecordError as error:
             raise ConfigError(Problem("out", values["out"], "command line", str(error))) from error

@@ -14,27 +14,39 @@ from analysis.tables import document, make_tables
 from analysis.tableset import Tables
 
 WIDTH = 118
+LARGE = 1000  # runs up to which figures are drawn without being asked for: they read every spool again
 
 
 def write_extras(
     out: Path,
     sweep: str,
-    families: Sequence[str] = (figures.ALL,),
+    families: Sequence[str] | None = None,
     report: bool = True,
     made: tuple[Tables, Document] | None = None,
 ) -> list[str]:
-    """Figures (families of them, or none) and report.html of a sweep; lines that say what was written and what was not.
+    """Figures and report.html of a sweep; lines that say what was written and what was not.
 
+    families: of figures; empty: none; None: all, unless the sweep has more than LARGE runs
     made: the tables and their document, if they exist already. Raises ConfigError if there is no usable plan or no such
     family, and harness.files.RecordError if a file cannot be written.
     """
+    made = made or _made(out, sweep)
+    runs = len(made[0].records.cells)
+    lines = []
+    if families is None:
+        families = (figures.ALL,) if runs <= LARGE else ()
+        lines += [] if families else [f"no figures: they take minutes for {runs:,} runs; figures=all draws them"]
     drawn = figures.write(out, sweep, figures.ALL if figures.ALL in families else families) if families else None
-    lines = [] if drawn is None else figure_lines(drawn)
+    lines += [] if drawn is None else figure_lines(drawn)
     if report:
-        tables = made[0] if made else make_tables(collect(out, sweep))
-        path = write_report(out, sweep, tables, made[1] if made else document(tables), drawn)
+        path = write_report(out, sweep, *made, drawn)
         lines.append(f"{path}  ({path.stat().st_size / 1e6:.1f} MB, needs nothing else)")
     return lines
+
+
+def _made(out: Path, sweep: str) -> tuple[Tables, Document]:
+    tables = make_tables(collect(out, sweep))
+    return tables, document(tables)
 
 
 def figure_lines(results: Sequence[figures.Result]) -> list[str]:

@@ -366,6 +366,23 @@ def test_a_wrong_setting_writes_nothing(
     assert [path.name for path in (sweep.out / "results/main_table").iterdir()] == ["plan.json"]
 
 
+def test_a_large_sweep_gets_figures_only_when_they_are_asked_for(
+    sweep: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(figures, "write", lambda out, name, which: asked.append(which) or [])
+    arguments = ["sweep=main_table", f"out={sweep.out}"]
+    command.main(arguments)
+    assert asked == ["all"]
+    monkeypatch.setattr(outputs, "LARGE", 14)
+    command.main(arguments)
+    assert "no figures: they take minutes for 15 runs; figures=all draws them" in capsys.readouterr().out
+    assert "figures=all draws them" in (sweep.out / "results/main_table/report.html").read_text()
+    assert asked == ["all"]
+    command.main([*arguments, "figures=all"])
+    assert asked == ["all", "all"]
+
+
 def test_figures_and_report_can_be_left_out(sweep: Any) -> None:
     assert outputs.write_extras(sweep.out, sweep.name, (), report=False) == []
     (line,) = outputs.write_extras(sweep.out, sweep.name, ())
