@@ -40,8 +40,8 @@ EPISODE_SCHEMA = pa.schema(
 def read_episodes(path: Path) -> tuple[pa.Table | None, list[str]]:
     """Episode records with EPISODE_SCHEMA's columns (types as written), or None and why. No file: None, no reason."""
     try:
-        # Small files: threads within one cost more than they save.
-        with pq.ParquetFile(path) as file:
+        # Small files: threads within one, and fetching ahead, cost more than they save.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             missing = sorted(set(EPISODE_SCHEMA.names) - set(file.schema_arrow.names))
             if missing:
                 return None, [f"episodes.parquet has no column {', '.join(missing)}"]
