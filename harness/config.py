@@ -16,6 +16,17 @@ from methods.skills.analyzers.settings import AnalyzerConfig as AnalyzerConfig  
 
 
 @dataclass
+class ResourcesConfig:
+    """Part of the `backbone` group: what one run of it asks of a scheduler. Never part of a run's identity."""
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    cpus_per_node: int = 1
+    mem_gb: float = 3.0  # per node, 2^30 bytes
+    minutes: int = 60  # time limit of one job; a run that needs more goes on in the next
+
+
+@dataclass
 class BackboneConfig:
     """Hydra group `backbone`; comments in sweeps/backbone/*.yaml."""
 
@@ -32,6 +43,7 @@ class BackboneConfig:
     clone_tokens: int = 24_000_000  # behaviour cloning: training tokens
     clone_seed: int = 0
     dtype: str = "float32"
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
 
 
 @dataclass
@@ -85,8 +97,27 @@ class TrackingConfig:
 class LauncherConfig:
     """Hydra group `launcher`: where runs execute. Never part of a run's identity."""
 
-    name: str = "local"
-    workers: int = 0  # runs at a time; 0: as many as the process may use cores
+    name: str = "local"  # local | slurm
+    workers: int = 0  # local: runs at a time; 0: as many as the process may use cores
+    # What follows is for launcher=slurm; comments in sweeps/launcher/slurm.yaml.
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    modules: list[str] = field(default_factory=list)
+    container: str | None = None  # command that stands before python in a job
+    setup: list[str] = field(default_factory=list)  # shell lines before the run
+    environment: dict[str, str] = field(default_factory=dict)
+    python: str | None = None  # interpreter in jobs; None: this one
+    sbatch: dict[str, Any] = field(default_factory=dict)  # further options of sbatch, without dashes
+    resources: dict[str, Any] = field(default_factory=dict)  # what this site changes in backbone.resources
+    parallel: int = 0  # elements of an array at a time; 0: no limit
+    max_array: int = 0  # elements of one array; 0: what the scheduler allows
+    max_submitted: int = 0  # jobs in the queue at a time; 0: what the scheduler allows
+    requeues: int = 3  # times that one job may go back to the queue
+    signal_seconds: int = 120  # before the time limit: the run is asked to stop
+    poll_seconds: float = 15.0  # between looks at the scheduler
+    budget_gpu_hours: float | None = None  # a plan that may cost more is refused
 
 
 @dataclass
@@ -185,6 +216,7 @@ class CommandConfig(RunConfig):
     expected_seconds: `<method>` or `<method>/<backbone>` -> CPU seconds of one cell, measured; for `do=plan`.
     """
 
-    do: str = "run"  # run | plan | status | tables
+    do: str = "run"  # see harness.commandline.DO
+    wait: bool = False  # launcher=slurm: stay until every cell has an outcome
     sweep: SweepConfig | None = None
     expected_seconds: dict[str, float] = field(default_factory=dict)

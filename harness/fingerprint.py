@@ -56,7 +56,12 @@ _RUNTIME = """
     analyzer.base_url analyzer.api_key_env analyzer.limit_field analyzer.connect_timeout analyzer.read_timeout
     analyzer.retries analyzer.retry_delay analyzer.retry_delay_max analyzer.retry_after_max analyzer.concurrency
     analyzer.price_prompt analyzer.price_completion analyzer.cache analyzer.record analyzer.answers
-    launcher.name launcher.workers
+    backbone.resources.nodes backbone.resources.gpus_per_node backbone.resources.cpus_per_node
+    backbone.resources.mem_gb backbone.resources.minutes
+    launcher.name launcher.workers launcher.partition launcher.account launcher.qos launcher.constraint launcher.modules
+    launcher.container launcher.setup launcher.environment launcher.python launcher.sbatch launcher.resources
+    launcher.parallel launcher.max_array launcher.max_submitted launcher.requeues launcher.signal_seconds
+    launcher.poll_seconds launcher.budget_gpu_hours
     runtime.out runtime.checkpoint_every runtime.keep_trajectories runtime.env_workers runtime.eval_batch
     runtime.threads runtime.log_level runtime.min_free_gb
 """

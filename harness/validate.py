@@ -103,6 +103,18 @@ RANGES: Mapping[str, Range] = {
     "runtime.threads": COUNT,
     "runtime.min_free_gb": NATURAL,
     "launcher.workers": NATURAL,
+    "backbone.resources.nodes": COUNT,
+    "backbone.resources.gpus_per_node": NATURAL,
+    "backbone.resources.cpus_per_node": COUNT,
+    "backbone.resources.mem_gb": POSITIVE,
+    "backbone.resources.minutes": COUNT,
+    "launcher.parallel": NATURAL,
+    "launcher.max_array": NATURAL,
+    "launcher.max_submitted": NATURAL,
+    "launcher.requeues": NATURAL,
+    "launcher.signal_seconds": COUNT,
+    "launcher.poll_seconds": POSITIVE,
+    "launcher.budget_gpu_hours": WEIGHT,
 }
 
 NAMES: Mapping[str, tuple[str, ...]] = {
