@@ -44,6 +44,7 @@ class BackboneConfig:
     clone_seed: int = 0
     dtype: str = "float32"
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    by_env: dict[str, Any] = field(default_factory=dict)  # env -> dotted key -> value: verl.* and backbone.resources.*
 
 
 @dataclass
@@ -82,6 +83,7 @@ class EvaluationConfig:
     temperature: float = 0.4
     repeats: int = 1
     selection: str = "last"  # last: the checkpoint of the last planned step
+    validate_every: int = 0  # training steps between looks at the panel `validation` on the way; 0: none
 
 
 @dataclass
@@ -91,6 +93,7 @@ class TrackingConfig:
     enabled: bool = True
     uri: str | None = None  # None: sqlite file `<out>/mlflow.db`
     experiment: str | None = None  # None: the sweep's name
+    interval: float = 60.0  # seconds between imports while runs are under way; 0: only afterwards
 
 
 @dataclass
@@ -121,6 +124,33 @@ class LauncherConfig:
 
 
 @dataclass
+class VerlConfig:
+    """Section `verl`, read by engine=verl (and, where that applies, engine=vllm); comments in sweeps/config.yaml.
+
+    All but `extra` only spreads the work. What a batch is made of is in `training`, which every engine reads.
+    """
+
+    tensor_parallel: int = 1
+    sequence_parallel: int = 1
+    micro_batch: int = 8
+    score_micro_batch: int = 16
+    gpu_memory: float = 0.6
+    param_offload: bool = False
+    optimizer_offload: bool = False
+    reference_offload: bool = True
+    gradient_checkpointing: bool = True
+    attn_implementation: str = "auto"
+    eager: bool = False
+    batched_tokens: int = 8192
+    sequences: int = 256
+    agent_workers: int = 0
+    storage_units: int = 0
+    ray_cpus: int = 0
+    keep_checkpoints: int = 2
+    extra: dict[str, Any] = field(default_factory=dict)  # keys of verl's own configuration that the harness leaves alone
+
+
+@dataclass
 class RuntimeConfig:
     """How and where a run executes: no result depends on it, but for the kind of device, and for rounding."""
 
@@ -148,6 +178,7 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    verl: VerlConfig = field(default_factory=VerlConfig)
     scale: str = "local"  # name of the `scale` file: a label, its values are in training, evaluation and env
     engine: str = "local"
     protocol: str = "fair"  # fair | paper | code
@@ -192,6 +223,26 @@ class AxesConfig:
 
 
 @dataclass
+class TuneConfig:
+    """What makes a sweep a search (`sweep=tune`); comments in sweeps/sweep/tune.yaml, rules in harness.tune.space.
+
+    space       dotted key -> {low, high, log, step} or {choices}, for every row
+    rows        id of a row -> the same, for that row only; null takes a key of `space` away
+    objectives  name -> max | min, see harness.tune.objectives
+    """
+
+    trials: int = 20  # in all, whatever was done before
+    space: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+    objectives: dict[str, str] = field(default_factory=lambda: {"validation/success": "max"})
+    sampler: str = "tpe"
+    pruner: str = "median"
+    startup: int = 5  # trials before the sampler models anything and the pruner stops anything
+    sampler_seed: int = 0
+    parallel: int = 0  # trials at a time of one command; 0: as many as launcher.workers gives runs at a time
+
+
+@dataclass
 class SweepConfig:
     """Hydra group `sweep`: rows x axes, minus `exclude`.
 
@@ -199,6 +250,7 @@ class SweepConfig:
     set      dotted key (or group) -> value, for every row
     exclude  each entry names values of row, method, env, backbone, fraction, seed; a cell that matches all of one
              entry is left out. An entry that matches no cell is an error
+    tune     None, or what is searched: the cells are then the start of a search and no table
     """
 
     name: str | None = None
@@ -207,6 +259,7 @@ class SweepConfig:
     axes: AxesConfig = field(default_factory=AxesConfig)
     set: dict[str, Any] = field(default_factory=dict)
     exclude: list[dict[str, Any]] = field(default_factory=list)
+    tune: TuneConfig | None = None
 
 
 @dataclass
@@ -214,9 +267,13 @@ class CommandConfig(RunConfig):
     """What the command line composes: the run's keys, a sweep, and what to do.
 
     expected_seconds: `<method>` or `<method>/<backbone>` -> CPU seconds of one cell, measured; for `do=plan`.
+    by_env: env file -> dotted key -> value, what a scale sets in one environment only.
+    backbones: what a sweep is crossed with at this scale in place of its own axis; empty: the sweep's.
     """
 
     do: str = "run"  # see harness.commandline.DO
     wait: bool = False  # launcher=slurm: stay until every cell has an outcome
     sweep: SweepConfig | None = None
     expected_seconds: dict[str, float] = field(default_factory=dict)
+    by_env: dict[str, Any] = field(default_factory=dict)
+    backbones: list[str] = field(default_factory=list)

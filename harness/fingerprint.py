@@ -39,11 +39,12 @@ _IDENTITY = """
     training.warmup_steps training.grad_clip training.mini_batches training.micro_batch_tokens training.clip_low
     training.clip_high training.dual_clip training.kl_coef training.entropy_coef training.success_reward
     training.invalid_penalty training.penalise
-    evaluation.panels evaluation.temperature evaluation.repeats evaluation.selection
+    evaluation.panels evaluation.temperature evaluation.repeats evaluation.selection evaluation.validate_every
     analyzer.name analyzer.model analyzer.temperature analyzer.max_output_tokens analyzer.response_format
     analyzer.observation_chars analyzer.skill_chars
     engine protocol fraction fraction_of seed
     runtime.device
+    verl.extra
 """
 
 # Names and labels (the teacher's run is known by its fingerprint, method.teacher.source); where data and records lie
@@ -52,7 +53,7 @@ _IDENTITY = """
 _RUNTIME = """
     method.id method.label method.teacher.run backbone.name scale
     env.data env.cache
-    tracking.enabled tracking.uri tracking.experiment
+    tracking.enabled tracking.uri tracking.experiment tracking.interval
     analyzer.base_url analyzer.api_key_env analyzer.limit_field analyzer.connect_timeout analyzer.read_timeout
     analyzer.retries analyzer.retry_delay analyzer.retry_delay_max analyzer.retry_after_max analyzer.concurrency
     analyzer.price_prompt analyzer.price_completion analyzer.cache analyzer.record analyzer.answers
@@ -64,6 +65,11 @@ _RUNTIME = """
     launcher.poll_seconds launcher.budget_gpu_hours
     runtime.out runtime.checkpoint_every runtime.keep_trajectories runtime.env_workers runtime.eval_batch
     runtime.threads runtime.log_level runtime.min_free_gb
+    verl.tensor_parallel verl.sequence_parallel verl.micro_batch verl.score_micro_batch verl.gpu_memory
+    verl.param_offload verl.optimizer_offload verl.reference_offload verl.gradient_checkpointing
+    verl.attn_implementation verl.eager verl.batched_tokens verl.sequences verl.agent_workers verl.storage_units
+    verl.ray_cpus verl.keep_checkpoints
+    backbone.by_env
 """
 
 CLASSES: Mapping[str, Class] = {
@@ -73,7 +79,7 @@ CLASSES: Mapping[str, Class] = {
 
 # An identity field added later -> the value that earlier runs had without saying so. While a run has that value the
 # field is left out of the hash, so that a new option does not disown the runs made before it.
-ADDED_LATER: Mapping[str, Any] = {}
+ADDED_LATER: Mapping[str, Any] = {"evaluation.validate_every": 0}
 
 
 def _canonical(name: str, given: Any) -> Any:
