@@ -9,8 +9,9 @@ TRAIN, VALIDATION = "train", "validation"
 
 
 def used_panels(config: RunConfig) -> list[str]:
-    """Names, each once: `train` if the run trains, `validation` if its method is played on that panel while it trains,
-    and those it is evaluated on."""
-    validates = config.method.trains and registry.method_spec(config.method.name).validates
+    """Names, each once: `train` if the run trains, `validation` if its policy is played on that panel while it trains
+    (its method asks for that, or evaluation.validate_every), and those it is evaluated on."""
+    asked = config.evaluation.validate_every > 0 or registry.method_spec(config.method.name).validates
+    validates = config.method.trains and asked
     before = [*([TRAIN] if config.method.trains else []), *([VALIDATION] if validates else [])]
     return list(dict.fromkeys([*before, *config.evaluation.panels]))

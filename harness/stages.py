@@ -130,7 +130,9 @@ class _Identities:
 
 
 def used_panels(config: RunConfig) -> list[str]:
-    """Panels that a run uses: `train` only if it trains, `validation` only if its method asks for that on the way."""
-    validates = registry.method_spec(config.method.name).validates
+    """Panels that a run uses: `train` only if it trains, `validation` only if its method, or
+    evaluation.validate_every, asks for that on the way."""
+    regularly = config.method.trains and config.evaluation.validate_every > 0
+    validates = regularly or registry.method_spec(config.method.name).validates
     before = [*(["train"] if config.method.trains else []), *([VALIDATION_PANEL] if validates else [])]
     return list(dict.fromkeys([*before, *config.evaluation.panels]))

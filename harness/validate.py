@@ -69,6 +69,7 @@ RANGES: Mapping[str, Range] = {
     "training.invalid_penalty": WEIGHT,
     "evaluation.temperature": Range(0),
     "evaluation.repeats": COUNT,
+    "evaluation.validate_every": NATURAL,
     "env.world_seed": NATURAL,
     "env.train_per_type": COUNT,
     "env.eval_per_type": COUNT,
@@ -115,6 +116,7 @@ RANGES: Mapping[str, Range] = {
     "launcher.signal_seconds": COUNT,
     "launcher.poll_seconds": POSITIVE,
     "launcher.budget_gpu_hours": WEIGHT,
+    "tracking.interval": WEIGHT,
 }
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -272,17 +274,23 @@ def _method(config: RunConfig, origin: Origin) -> Iterator[Problem]:
 
 
 def _validation(config: RunConfig, spec: MethodSpec, origin: Origin) -> Iterator[Problem]:
-    """A method that is validated while it trains needs tasks for that, which nothing else is judged by."""
-    if not spec.validates:
+    """A run that is validated while it trains needs tasks for that; if that changes its course, nothing else is judged
+    by them."""
+    regularly = config.method.trains and config.evaluation.validate_every > 0
+    if not (spec.validates or regularly):
         return
     try:
         panels = registry.env_spec(config.env.name).panels
     except ValueError:
         return  # the unknown environment is reported already
-    if VALIDATION_PANEL not in panels:
+    if VALIDATION_PANEL not in panels and not spec.validates:
+        fix = f"asks for looks at the panel {VALIDATION_PANEL}, which env={config.env.name} does not have; set 0"
+        key = "evaluation.validate_every"
+        yield Problem(key, str(config.evaluation.validate_every), origin(key), fix)
+    elif VALIDATION_PANEL not in panels:
         fix = f"row {config.method.id!r} is validated while it trains, and env={config.env.name} has no such panel"
         yield Problem("method.name", f"{spec.name} (panel {VALIDATION_PANEL})", origin("method.name"), fix)
-    if VALIDATION_PANEL in config.evaluation.panels:
+    if spec.validates and VALIDATION_PANEL in config.evaluation.panels:
         others = ", ".join(name for name in panels if name not in (TRAIN_PANEL, VALIDATION_PANEL))
         fix = f"decides when row {config.method.id!r} changes its course; judge it by {others}"
         yield Problem("evaluation.panels", VALIDATION_PANEL, origin("evaluation.panels"), fix)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from envs.interface import EnvironmentFailure, Prompter, Task
 from harness.config import RunConfig
+from harness.record import planned_steps
 from harness.training.batch import Row, build_batch, build_rows
 from harness.training.chat import ChatFormat
 from harness.training.generation import PolicyWriter
@@ -94,7 +95,8 @@ class Extras:
     reference: the frozen initial policy; needed iff training.kl_coef > 0
     load_teacher: makes the network of a frozen teacher; needed iff method.teacher.weights=frozen
     usage: what the analyzer spent since last asked;  writer: the policy as a writer, if the analyzer uses it
-    validate: plays the validation panel with the policy; needed by methods that want validations
+    validate: plays the validation panel with the policy; needed by methods that want validations, and where
+        evaluation.validate_every asks for them
     """
 
     skill_of: SkillOf | None = None
@@ -134,6 +136,7 @@ class Trainer:
                 f"method.rollout_skills_train=true needs a skill library, but env.name={config.env.name} has none"
             )
         self.config, self.tasks, self.method = config, tasks, method
+        self.planned = planned_steps(config)
         self.network, self.chat = network, chat
         self.sampler = Sampler(network, chat, pool, prompter, rollout_settings(config))
         self.teacher: Teacher = make_teacher(config.method.teacher, network, self.extras.load_teacher)
@@ -223,8 +226,10 @@ class Trainer:
         return self.reference_scorer.batch_logprobs(rows, batch), sum(len(row.ids) for row in rows)
 
     def _validation(self, step: int, method_metrics: dict[str, float]) -> dict[str, float]:
-        """Play the validation panel if the method wants it after this step; its answer goes into its metrics."""
-        if not self.method.wants_validation(step):
+        """Play the validation panel if the method wants it after this step (its answer goes into its metrics), or if
+        it is looked at regularly; not after the last step for that alone: an evaluation follows."""
+        wanted, every = self.method.wants_validation(step), self.config.evaluation.validate_every
+        if not wanted and (not every or step % every or step >= self.planned):
             return {}
         if self.extras.validate is None:
             raise ValueError(
@@ -232,7 +237,8 @@ class Trainer:
                 "declare `validates`, so the run has no validation panel"
             )
         result = self.extras.validate()
-        method_metrics.update(self.method.after_validation(step, result))
+        if wanted:
+            method_metrics.update(self.method.after_validation(step, result))
         return validation_metrics(result)
 
     def _usage(self) -> Usage:
