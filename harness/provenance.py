@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,9 @@ PACKAGES = (
 SLURM_IDS = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 # Folders of the repository whose content can change a result.
 RESULT_SOURCES = ("envs", "harness", "methods", "sweeps")
+# A copy of the code for jobs (harness.launch.snapshot) holds these packages, and a file that says what code it is of.
+SNAPSHOT_NAME = "snapshot.json"
+SNAPSHOT_PACKAGES = ("analysis", "core", "envs", "harness", "methods", "sweeps")
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".jinja")
 
@@ -82,8 +87,41 @@ def code_identity(folder: Path) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def this_code() -> dict[str, Any]:
-    """`code_identity` of this package, looked up once per process."""
-    return code_identity(Path(__file__).resolve().parent)
+    """`code_identity` of this package, looked up once per process. A copy made for jobs says what it is a copy of."""
+    return _copied_code(_ROOT) or code_identity(Path(__file__).resolve().parent)
+
+
+def snapshot_files(sources: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """(name below the copy, file) of every file of the packages, in a fixed order. sources: package -> its folder."""
+    for package, folder in sorted(sources.items()):
+        for path in sorted(folder.rglob("*")):
+            if "__pycache__" not in path.parts and path.suffix != ".pyc" and path.is_file():
+                yield f"{package}/{path.relative_to(folder).as_posix()}", path
+
+
+def snapshot_digest(sources: Mapping[str, Path], code: Mapping[str, object]) -> str:
+    """Hash of the names and contents of the packages' files, and of the code's identity. Raises OSError."""
+    digest = hashlib.sha256(json.dumps(dict(code), sort_keys=True).encode())
+    for name, path in snapshot_files(sources):
+        content = path.read_bytes()
+        digest.update(f"\0{name}\0{len(content)}\0".encode(errors="surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _copied_code(root: Path) -> dict[str, Any] | None:
+    """The identity in a copy's snapshot.json; None if `root` is no copy.
+
+    A copy that was changed is no commit's code: dirty, with the hash of what it is now.
+    """
+    try:
+        content = json.loads((root / SNAPSHOT_NAME).read_text(encoding="utf-8"))
+        code, digest = content["code"], content["digest"]
+        known = {name: code[name] for name in ("commit", "dirty", "diff_sha256")}
+        found = snapshot_digest({name: root / name for name in SNAPSHOT_PACKAGES}, code)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if found == digest else {**known, "dirty": True, "diff_sha256": found}
 
 
 @functools.lru_cache(maxsize=64)
@@ -92,6 +130,8 @@ def equals_commit(commit: str, root: Path = _ROOT) -> bool:
 
     False where that cannot be told: no git, no repository, or a commit that it does not hold. Looked up once.
     """
+    if (copied := _copied_code(root)) is not None:
+        return bool(copied["commit"] == commit and not copied["dirty"])
     existing = [name for name in RESULT_SOURCES if (root / name).exists()]
     changed = _git(["diff", "--name-only", "--no-ext-diff", commit, "--", *existing], root)
     listed = _git(["ls-files", "-z", "--others", "--exclude-standard", "--", *existing], root)
