@@ -121,6 +121,8 @@ class Turn:
     invalid_reason: str | None = None
     admissible: bool = True  # accepted by the environment
     reward: float = 0.0
+    skill: str | None = None  # for records: what a teacher read when it scored this response
+    skill_advantage: list[float] = field(default_factory=list)  # for records: see harness.training.notes
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ A turn of trajectories.jsonl.zst may say more than the actions. What is recorded
 
     skill              text of the skill under which the response was scored again
     tokens             the response's tokens as text, one per response id
-    skill_advantage    the skill term of each of those tokens, weighted, as it enters the loss
+    skill_advantage    teacher minus rollout log-prob of each of those tokens in nats, before weight and clip
 
 Without the last two the figure shows no token colours, and says so.
 """
@@ -98,8 +98,8 @@ def _notes(pair: Pair, scale: float) -> list[str]:
     told = f"Bold: the action of a step; after →: what the environment said to it, shortened{boxed}."
     if scale > 0:
         told += (
-            " Token colours: the weighted skill term of the token's advantage, blue for more, red and a dashed box for "
-            f"less; full colour at ±{scale:.3g}; Σ: sum over the step's tokens."
+            " Token colours: how much the skill raises (blue) or lowers (red, dashed box) the token's log-prob, in nats, "
+            f"before weight and clip; full colour at ±{scale:.3g}; Σ: sum over the step's tokens."
         )
     told += " Chosen by rule, not for what it shows: ends that differ, then the fewest steps."
     missing = []

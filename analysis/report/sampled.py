@@ -211,7 +211,7 @@ def _step(turn: Mapping[str, Any]) -> Item:
 
 
 def _tokens(turn: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The response's tokens with the skill term of their advantage, where both are recorded and fit."""
+    """The response's tokens with how much the skill raised their log-probs, where both are recorded and fit."""
     tokens, values = turn.get("tokens"), turn.get("skill_advantage")
     if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):
         return []

@@ -75,10 +75,10 @@
     for (const [text, value] of each.k) {
       const made = element("span", text, value < 0 ? "token less" : "token more");
       made.style.setProperty("--share", `${Math.round((100 * Math.abs(value)) / most)}%`);
-      made.title = `skill term ${value}`;
+      made.title = `skill: ${value} nats`;
       tokens.append(made, " ");
     }
-    return [element("dt", "Response, tokens by the skill term of their advantage"), tokens];
+    return [element("dt", "Response, tokens by how much the skill raised their log-probs"), tokens];
   };
 
   const show = (number) => {

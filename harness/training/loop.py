@@ -27,11 +27,12 @@ from harness.training.chat import ChatFormat
 from harness.training.generation import PolicyWriter
 from harness.training.metrics import cost_metrics, outcome_metrics, update_metrics, validation_metrics
 from harness.training.network import Network
-from harness.training.rollout import EpisodeRequest, Pool, RolloutSettings, Sampler, SkillOf
+from harness.training.notes import note_skills
+from harness.training.rollout import EpisodeRequest, Player, Pool, RolloutSettings, Sampler, SkillOf
 from harness.training.scoring import Scorer, TeacherStats
 from harness.training.streams import derived_seed, stream
 from harness.training.teachers import Teacher, make_teacher
-from harness.training.update import StepData, Updater, UpdateStats
+from harness.training.update import StepData, Updater, Updates, UpdateStats
 from methods.interface import Batch, Method, Trajectory, Validation
 from methods.skills.analyzer import Usage
 
@@ -77,13 +78,17 @@ def seed_everything(seed: int, step: int) -> None:
 
 
 @dataclass
-class _Clock:
-    """CPU seconds of this process between marks."""
+class Clock:
+    """Seconds between marks. now: what the time is; by default in CPU seconds of this process."""
 
-    started: float = field(default_factory=time.process_time)
+    now: Callable[[], float] = time.process_time
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.now()
 
     def lap(self) -> float:
-        before, self.started = self.started, time.process_time()
+        before, self.started = self.started, self.now()
         return self.started - before
 
 
@@ -108,11 +113,17 @@ class Extras:
 
 
 class Trainer:
-    """One run's training.
+    """One run's training: the order of things, for every engine. What computes is made by `_parts`.
 
     tasks: what is trained on (the fraction is applied already). The pool needs tasks_per_step x group_size slots.
-    cpu_seconds: of all steps so far, earlier attempts included.
+    cpu_seconds: of all steps so far, earlier attempts included. clock: what `time/*` is measured with.
     """
+
+    clock: Callable[[], float] = staticmethod(time.process_time)
+    sampler: Player
+    teacher: Teacher
+    reference_scorer: Scorer | None
+    updater: Updates
 
     def __init__(
         self,
@@ -138,11 +149,21 @@ class Trainer:
         self.config, self.tasks, self.method = config, tasks, method
         self.planned = planned_steps(config)
         self.network, self.chat = network, chat
-        self.sampler = Sampler(network, chat, pool, prompter, rollout_settings(config))
-        self.teacher: Teacher = make_teacher(config.method.teacher, network, self.extras.load_teacher)
-        self.reference_scorer = self.scorer(reference) if reference is not None else None
-        self.updater = Updater(network, training, chat.pad_id, config.seed)
+        self._parts(pool, prompter)
         self.cpu_seconds = 0.0
+
+    def _parts(self, pool: Pool, prompter: Prompter) -> None:
+        """Make sampler, teacher, reference scorer and updater. Another engine has others."""
+        config, network = self.config, self.network
+        self.sampler = Sampler(network, self.chat, pool, prompter, rollout_settings(config))
+        self.teacher = make_teacher(config.method.teacher, network, self.extras.load_teacher)
+        reference = self.extras.reference
+        self.reference_scorer = self.scorer(reference) if reference is not None else None
+        self.updater = Updater(network, config.training, self.chat.pad_id, config.seed)
+
+    def _settle(self, kept: Sequence[Trajectory]) -> None:
+        """Called when an analysis may have begun, before rows are made: an engine whose trainer finds other log-probs
+        than its sampler puts its own into the turns here."""
 
     def scorer(self, network: Network, own_weights: bool = True) -> Scorer:
         training = self.config.training
@@ -163,7 +184,7 @@ class Trainer:
 
         Raises EnvironmentFailure if no episode could be played, NonFiniteUpdateError, and whatever the method raises.
         """
-        training, clock = self.config.training, _Clock()
+        training, clock = self.config.training, Clock(self.clock)
         seed_everything(self.config.seed, step)
         if self.extras.writer is not None:
             self.extras.writer.begin(step)
@@ -178,6 +199,7 @@ class Trainer:
         method_metrics = dict(self.method.after_rollout(step, kept))
         waited += time.monotonic()
         times["analyzer"] = clock.lap()
+        self._settle(kept)
         rows = build_rows(kept, training.context)
         batch = build_batch(kept, rows, training.success_reward, training.invalid_penalty, training.penalise)
         reference, reference_tokens = self._reference(rows, batch)
@@ -190,6 +212,7 @@ class Trainer:
         if wanted:
             scorer = self.scorer(self.teacher.network(), self.teacher.own_weights)
             teacher = scorer.teacher(kept, rows, wanted, batch)
+            note_skills(kept, rows, wanted, batch)
         times["teacher"] = clock.lap()
         update = UpdateStats()
         if rows:

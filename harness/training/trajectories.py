@@ -16,7 +16,7 @@ from typing import Any
 import zstandard
 
 from harness.files import writing
-from methods.interface import Trajectory
+from methods.interface import Trajectory, Turn
 
 
 def append(path: Path, trajectories: Sequence[Trajectory], decode: Any, **about: Any) -> None:
@@ -83,7 +83,16 @@ def _content(trajectory: Trajectory, decode: Any) -> dict[str, Any]:
                 "prompt_ids": turn.prompt_ids,
                 "response_ids": turn.response_ids,
                 "logprobs": [round(value, 6) for value in turn.old_logprobs],
+                **_teacher(turn, decode),
             }
             for turn in trajectory.turns
         ],
     }
+
+
+def _teacher(turn: Turn, decode: Any) -> dict[str, Any]:
+    """What a teacher read and said of the response; nothing where none scored it."""
+    if turn.skill is None and not turn.skill_advantage:
+        return {}
+    tokens = [decode([token]) for token in turn.response_ids]
+    return {"skill": turn.skill, "tokens": tokens, "skill_advantage": turn.skill_advantage}
