@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.actions_sync import track, tracked
 from harness.cli import GO_ON, INCOMPLETE, INTERRUPTED, OK
 from harness.config import RunConfig
 from harness.errors import ConfigError, Problem
@@ -85,7 +86,7 @@ def run(plan: Plan) -> int:
     if stopped:  # whoever stops it wants to leave: the tracker catches up with the next command
         say(f"stopped; {GO_ON}")
         return INTERRUPTED
-    _track(plan)
+    track(plan, say)
     _print_table(plan)
     say("figures and the report: the same command with do=tables")
     return _exit_status(plan, state_of)
@@ -114,7 +115,7 @@ def _run_cells(plan: Plan, todo: Sequence[Cell]) -> bool:
     runs = [_create(plan, cell) for cell in todo]
     labels = {cell.fingerprint: cell_label(plan, cell) for cell in plan.cells}
     requires = {cell.fingerprint: cell.requires for cell in todo if cell.requires}
-    with Progress(labels) as show:
+    with Progress(labels) as show, tracked(plan, show.message):
         # A failure seen before this command is tried again: asking again is asking for what is missing.
         report = run_cells(runs, plan.command.launcher.workers, show, retry_failed=True, requires=requires)
     for fingerprint, error in report.errors.items():
@@ -154,28 +155,6 @@ def _prepare(cells: Sequence[Cell]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- reporting
-def _track(plan: Plan) -> None:
-    """Copy records into the tracker, if it lacks any. An outage costs nothing: the next command catches up."""
-    tracking = plan.command.tracking
-    runs = [RunDirectory(path) for cell in plan.cells if (path := plan.runs / cell.fingerprint).is_dir()]
-    if not tracking.enabled or not runs:
-        return
-    from harness import tracking as tracker
-    from harness.redaction import redact
-
-    uri = tracking.uri or f"sqlite:///{plan.out / 'mlflow.db'}"
-    experiment = tracking.experiment or plan.sweep.name
-    try:
-        if not tracker.needs_sync(runs, uri, experiment):
-            return
-        say(f"copying records to {redact(uri)}, experiment {experiment}")
-        problem = tracker.sync(runs, uri, experiment).problem
-    except Exception as error:  # whatever a tracking service does, the records are safe
-        problem = f"records were not copied to {redact(uri)}: {type(error).__name__}: {redact(str(error))}"
-    if problem:
-        say(f"warning: {problem} (the next command tries again)")
-
-
 def _print_table(plan: Plan) -> None:
     from analysis.tables import write_main_table
 

@@ -101,8 +101,12 @@ def _command(arguments: Arguments) -> int:
     from harness.plan import build_plan
 
     plan = build_plan(hydra, command)
-    from harness import actions
+    from harness import actions, actions_sync
 
-    return {"run": actions.run, "plan": actions.plan, "status": actions.status, "tables": actions.tables}[command.do](
-        plan
-    )
+    return {
+        "run": actions.run,
+        "plan": actions.plan,
+        "status": actions.status,
+        "sync": actions_sync.sync,
+        "tables": actions.tables,
+    }[command.do](plan)

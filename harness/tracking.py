@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.files import RecordError
 from harness.locks import file_lock
 from harness.record import RunDirectory
-from harness.redaction import redact
+from harness.redaction import RedactingFormatter, redact
 from harness.tracking_marks import normalised, sqlite_path, stale, stale_everywhere
 
 _log = logging.getLogger(__name__)
@@ -42,8 +43,10 @@ def needs_sync(run_dirs: Sequence[RunDirectory], uri: str, experiment: str | Non
     return bool(stale_everywhere(run_dirs, uri) if experiment is None else stale(run_dirs, uri, experiment))
 
 
-def sync(run_dirs: Sequence[RunDirectory], uri: str, experiment: str) -> SyncReport:
-    """Import what the store lacks. uri: `sqlite:///<file>` or a server's.
+def sync(
+    run_dirs: Sequence[RunDirectory], uri: str, experiment: str, should_stop: Callable[[], bool] = lambda: False
+) -> SyncReport:
+    """Import what the store lacks. uri: `sqlite:///<file>` or a server's. should_stop: asked between runs.
 
     One process at a time imports. An outage is a warning and a `problem` in the report: the records stay, and the next
     call catches up. Raises RecordError only if the lock cannot be taken.
@@ -53,20 +56,23 @@ def sync(run_dirs: Sequence[RunDirectory], uri: str, experiment: str) -> SyncRep
         return SyncReport(0, len(run_dirs))
     with file_lock(_lock_path(todo[0], uri)):
         todo = stale(todo, uri, experiment)  # another process may just have done it
-        return _import(todo, len(run_dirs) - len(todo), uri, experiment)
+        return _import(todo, len(run_dirs) - len(todo), uri, experiment, should_stop)
 
 
-def _import(todo: Sequence[RunDirectory], unchanged: int, uri: str, experiment: str) -> SyncReport:
+def _import(
+    todo: Sequence[RunDirectory], unchanged: int, uri: str, experiment: str, should_stop: Callable[[], bool]
+) -> SyncReport:
     if not todo:
         return SyncReport(0, unchanged)
-    _quiet()
+    quiet()
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     from harness.tracking_store import Store
 
+    _redact_logs()
     # The store's own errors, the database's, the network's, a driver that is not installed, a damaged record.
-    failures = (MlflowException, SQLAlchemyError, OSError, ImportError, RecordError)
+    failures = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError, RecordError)
     try:
         store = Store(normalised(uri), experiment, todo[0].path.parent.parent)
     except failures as error:
@@ -74,6 +80,8 @@ def _import(todo: Sequence[RunDirectory], unchanged: int, uri: str, experiment: 
     done = 0
     errors: list[Exception] = []
     for run in todo:
+        if should_stop():
+            break
         try:
             store.import_run(run)
             done += 1
@@ -98,7 +106,7 @@ def _lock_path(run: RunDirectory, uri: str) -> Path:
     return run.path.parent / ".tracking.lock" if path is None else path.with_name(path.name + ".lock")
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Before MLflow is imported: no telemetry, few retries, warnings only. The user's own settings win."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -108,3 +116,10 @@ def _quiet() -> None:
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _redact_logs() -> None:
+    """Once MLflow is imported: what it and the libraries below it log may name the store, password and all."""
+    for name in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
+        for handler in logging.getLogger(name).handlers:
+            handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))

@@ -17,12 +17,13 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from harness import attempts
-from harness.files import RecordError, writing
+from harness.files import RecordError
 from harness.fingerprint import identity
 from harness.record import RunDirectory
 from harness.redaction import redact
-from harness.states import COMPLETE, FAILED, INTERRUPTED, RunState
+from harness.states import COMPLETE, FAILED, INTERRUPTED, RUNNING, RunState
 from harness.tracking_marks import Mark, read_mark, signature, sqlite_path, write_mark
+from harness.tracking_schema import ensure_schema
 
 STATUS = {COMPLETE: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
 TAG_FINGERPRINT = "harness.fingerprint"
@@ -33,6 +34,7 @@ PARAM_LENGTH = 500  # what every server takes; longer values become artifacts
 TAG_LENGTH = 5000
 ARTIFACT_BYTES = 20_000_000
 ARTIFACTS = ("config.yaml", "provenance.json", "state.json", "episodes.parquet", "log.txt")
+FIXED = ("config.yaml", "provenance.json")  # the others still grow while a run works, and are sent when it stops
 
 T = TypeVar("T")
 
@@ -43,8 +45,7 @@ class Store:
     def __init__(self, uri: str, experiment: str, folder: Path) -> None:
         path = sqlite_path(uri)
         if path is not None:
-            with writing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+            ensure_schema(path)
             folder = path.parent
         self.uri, self.experiment = uri, experiment
         self.client = MlflowClient(tracking_uri=uri)
@@ -83,7 +84,7 @@ class Store:
             self._send_params(run, mark)
             self._remember(run, mark)
         self._send_metrics(mark, entries)
-        self._send_artifacts(run, mark)
+        self._send_artifacts(run, mark, FIXED if state.state == RUNNING else ARTIFACTS)
         self._send_attempts(run, mark, tries, state)
         self._send_state(run, mark, tries, state)
         mark.signature = now
@@ -123,13 +124,23 @@ class Store:
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
-        found = self._search(f"tags.`{TAG_FINGERPRINT}` = '{run.fingerprint}'")
-        return found[0] if found else None
+        return self._only(f"tags.`{TAG_FINGERPRINT}` = '{run.fingerprint}'")
 
     def _search(self, condition: str) -> list[str]:
-        """Ids of live runs, oldest first."""
-        runs = self.client.search_runs([self.experiment_id], condition, max_results=1000, order_by=["start_time ASC"])
-        return [str(item.info.run_id) for item in runs]
+        """Ids of live runs, in an order that every importer sees alike."""
+        runs = self.client.search_runs([self.experiment_id], condition, max_results=1000)
+        return sorted(str(item.info.run_id) for item in runs)
+
+    def _only(self, condition: str) -> str | None:
+        """The live run with these tags, None if there is none.
+
+        There are several after a lost answer (the server had made the run) or where importers on two machines were
+        equally fast: all importers keep the same one and take the others out.
+        """
+        found = self._search(condition)
+        for other in found[1:]:
+            self.client.delete_run(other)
+        return found[0] if found else None
 
     def _create(
         self, run: RunDirectory, tries: Sequence[attempts.Attempt], entries: Sequence[Mapping[str, Any]]
@@ -153,7 +164,7 @@ class Store:
             run_name=f"{config.method.label} {config.env.name} {config.backbone.name} seed {config.seed}",
             tags={TAG_FINGERPRINT: run.fingerprint, "harness.sweep": self.experiment, **names},
         )
-        return str(created.info.run_id)
+        return self._only(f"tags.`{TAG_FINGERPRINT}` = '{run.fingerprint}'") or str(created.info.run_id)
 
     # ------------------------------------------------------------------------------------------------ its parts
     def _send_params(self, run: RunDirectory, mark: Mark) -> None:
@@ -199,8 +210,8 @@ class Store:
         mark.lines = len(entries)
         mark.truncations = sum(entry.get("name") == "spool_truncated" for entry in entries)
 
-    def _send_artifacts(self, run: RunDirectory, mark: Mark) -> None:
-        for name in ARTIFACTS:
+    def _send_artifacts(self, run: RunDirectory, mark: Mark, names: Sequence[str]) -> None:
+        for name in names:
             path = run.path / name
             if not path.is_file():
                 continue
@@ -227,9 +238,9 @@ class Store:
 
     def _child(self, run: RunDirectory, parent: str, content: Mapping[str, Any], number: str) -> str:
         condition = f"tags.`{TAG_ATTEMPT_OF}` = '{run.fingerprint}' and tags.`harness.attempt` = '{number}'"
-        found = self._search(f"{condition} and tags.`mlflow.parentRunId` = '{parent}'")
-        if found:
-            return found[0]
+        found = self._only(f"{condition} and tags.`mlflow.parentRunId` = '{parent}'")
+        if found is not None:
+            return found
         created = self.client.create_run(
             self.experiment_id,
             start_time=_milliseconds(float(content["start"])),

@@ -46,14 +46,14 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_retries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    tracking._quiet()
+    tracking.quiet()
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     yield
 
 
 def client(uri: str) -> Any:
-    tracking._quiet()
+    tracking.quiet()
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
