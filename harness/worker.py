@@ -17,6 +17,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,11 +50,15 @@ _log = logging.getLogger("harness.worker")
 
 
 class StopRequest:
-    """Whether, and why, the run should stop at its next step boundary. Calling it asks."""
+    """Whether, and why, the run should stop at its next step boundary. Calling it asks.
+
+    received: signal -> unix seconds of its first arrival.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason: str | None = None
+        self.received: dict[str, float] = {}
 
     def __call__(self) -> bool:
         return self._event.is_set()
@@ -69,7 +74,9 @@ class StopRequest:
         def handler(number: int, frame: FrameType | None) -> None:
             if number == signal.SIGINT and self._event.is_set():
                 raise KeyboardInterrupt
-            self.ask(signal.Signals(number).name)
+            name = signal.Signals(number).name
+            self.received.setdefault(name, time.time())
+            self.ask(name)
 
         for number in STOP_SIGNALS:
             signal.signal(number, handler)
@@ -214,15 +221,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop.install()
     if options.parent is not None:
         stop.watch_parent(options.parent)
-    run = RunDirectory(options.run_dir)
+    return serve(RunDirectory(options.run_dir), options.entry, stop, options.retry_after)
+
+
+def serve(run: RunDirectory, entry_name: str, stop: StopRequest, retry_after: int | None = None) -> int:
+    """Claim the run and perform one attempt, if it needs one. Returns the exit status."""
     try:
         claim = run.claim()
         if claim is None:
             print(f"{run.path}: {run.claim_status().reason}", file=sys.stderr)
             return EXIT_HELD
         with claim:
-            status = refusal(run, options.retry_after)
-            return work(run, options.entry, stop) if status is None else status
+            status = refusal(run, retry_after)
+            return work(run, entry_name, stop) if status is None else status
     except (RecordError, OSError) as error:
         print(redact(f"{run.path}: {error}"), file=sys.stderr)
         return EXIT_FAILED
