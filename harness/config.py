@@ -147,7 +147,7 @@ class VerlConfig:
     storage_units: int = 0
     ray_cpus: int = 0
     keep_checkpoints: int = 2
-    extra: dict[str, Any] = field(default_factory=dict)  # keys of verl's own configuration that the harness leaves alone
+    extra: dict[str, Any] = field(default_factory=dict)  # further keys of verl's own configuration
 
 
 @dataclass
