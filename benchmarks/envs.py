@@ -182,8 +182,8 @@ class Scan:
     """A retriever that scores every passage anew for every query."""
 
     def __init__(self) -> None:
+        from envs.search import bm25
         from envs.search_qa.corpus import embedded
-        from envs.webshop import bm25
 
         self.analyze = bm25.analyze
         self.passages = embedded()

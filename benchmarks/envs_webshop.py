@@ -25,7 +25,8 @@ from typing import Any
 import psutil
 
 from envs.interface import EnvConfig, Task
-from envs.webshop import bm25, pages, spec
+from envs.search import bm25
+from envs.webshop import pages, spec
 from envs.webshop.data import store_of
 from envs.webshop.environment import WebshopEnvironment
 from envs.webshop.shop import MOST_RESULTS

@@ -23,7 +23,7 @@ from envs.search_qa.corpus import Passage
 if TYPE_CHECKING:
     import httpx
 
-    from envs.webshop.bm25 import Index
+    from envs.search.bm25 import Index
 
 MOST_BYTES = 64 * 2**20  # of one answer
 

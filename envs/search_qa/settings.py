@@ -77,8 +77,7 @@ def passages_of(file: str | None) -> tuple[Passage, ...]:
 
 @lru_cache(maxsize=4)
 def _lexical(file: str | None, cache: str) -> LexicalRetriever:
-    from envs.webshop import bm25
-    from envs.webshop.versions import INDEX_VERSION
+    from envs.search import INDEX_VERSION, bm25
 
     passages = passages_of(file)
     folder = Path(cache) / f"index-{INDEX_VERSION}-{corpus.digest_of(passages)[:16]}"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from envs.search.porter import stem
 from envs.webshop.pages import ORDERED, SEPARATOR
-from envs.webshop.porter import stem
 from envs.webshop.shop import END, ITEM, RESULTS, SEARCH, SUB
 
 _CLICKED = re.compile(r"You have clicked (.*)\.")

@@ -11,8 +11,9 @@ from typing import Any
 from envs.cache import cache_root, write_atomically
 from envs.interface import EnvConfig
 from envs.panels import digest
+from envs.search import INDEX_VERSION
 from envs.webshop.knobs import knobs_of
-from envs.webshop.versions import CATALOGUE_VERSION, GENERATOR_VERSION, INDEX_VERSION, STORE_VERSION
+from envs.webshop.versions import CATALOGUE_VERSION, GENERATOR_VERSION, STORE_VERSION
 
 OFFICIAL_SEED = 0  # of drawn prices and bounds of official data: the same for everybody
 NOUN_FILE = "nouns.json"

@@ -21,7 +21,7 @@ import numpy as np
 
 from envs.cache import file_lock
 from envs.panels import digest
-from envs.webshop import bm25
+from envs.search import bm25
 from envs.webshop.catalogue import Product
 from envs.webshop.goals import PANELS, Goal, split
 from envs.webshop.sources import file_sha256

@@ -7,6 +7,5 @@ PROMPTS_VERSION = 1  # user messages and how responses are read
 RULES_VERSION = 1  # hindsight and workflow, with the expert behind them
 GENERATOR_VERSION = 1  # products and goals of a seed
 CATALOGUE_VERSION = 1  # load rules, goals and split of given files
-INDEX_VERSION = 1  # search index and ranking of given texts
 STORE_VERSION = 1  # layout of a catalogue on disk
 DEMONSTRATIONS_VERSION = 1  # demonstrations of (seed, index)

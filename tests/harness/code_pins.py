@@ -76,7 +76,7 @@ PINNED = (
     Pinned("envs.webshop.versions:RULES_VERSION", _in("envs/webshop", "hindsight library expert reading")),
     Pinned("envs.webshop.versions:GENERATOR_VERSION", _in("envs/webshop", "generator words data/words.json")),
     Pinned("envs.webshop.versions:CATALOGUE_VERSION", _in("envs/webshop", "catalogue goals data jsonfiles")),
-    Pinned("envs.webshop.versions:INDEX_VERSION", _in("envs/webshop", "bm25 porter")),
+    Pinned("envs.search:INDEX_VERSION", _in("envs/search", "bm25 porter")),
     Pinned("envs.webshop.versions:STORE_VERSION", _in("envs/webshop", "store")),
     Pinned(
         "envs.webshop.versions:DEMONSTRATIONS_VERSION",

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.webshop.porter import stem
+from envs.search.porter import stem
 
 K1, B = 0.9, 0.4
 _STOP_TEXT = """

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.webshop import bm25
-from envs.webshop.porter import stem
+from envs.search import bm25
+from envs.search.porter import stem
 
 GOLDEN = json.loads((Path(__file__).parent / "webshop_lucene.json").read_text(encoding="utf-8"))
 
