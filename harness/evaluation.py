@@ -21,7 +21,7 @@ from envs.interface import Panel, Task
 from envs.panels import assert_each_once
 from harness.files import RecordError, atomic_write
 from harness.states import Interrupted
-from harness.training.rollout import EpisodeRequest, Sampler, SkillOf
+from harness.training.rollout import EpisodeRequest, Player, SkillOf
 from methods.interface import Trajectory
 
 # One row per evaluated episode. Units: length in environment steps, malformed and inadmissible in steps, tokens.
@@ -65,7 +65,7 @@ class Played:
 
 
 def play_panel(
-    sampler: Sampler,
+    player: Player,
     panel: Panel,
     *,
     seed: int,
@@ -89,7 +89,7 @@ def play_panel(
     for start in range(0, len(requests), batch):
         if should_stop():
             raise Interrupted(f"stopped after {start} of {len(requests)} episodes of panel {panel.name}")
-        trajectories += sampler.play(requests[start : start + batch], temperature)[0]
+        trajectories += player.play(requests[start : start + batch], temperature)[0]
     played = [Played(task, repeat, t) for (task, repeat), t in zip(wanted, trajectories, strict=True)]
     assert_each_once(
         panel,

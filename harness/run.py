@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 
@@ -23,8 +24,8 @@ from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.teacher_run import FinishedRun
 from harness.training import checkpoint, trajectories
 from harness.training.loop import Trainer, rollout_settings
-from harness.training.network import Network
-from harness.training.rollout import Sampler, SkillOf
+from harness.training.rollout import Player, Sampler, SkillOf
+from harness.training.teachers import Teacher
 from methods import registry as methods
 from methods.faithful import check_faithful
 from methods.interface import Trajectory, Validation
@@ -41,17 +42,21 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     exception means that the run failed.
     """
     config = run.load_config()
+    if config.engine == "verl":
+        from harness.training.verl import engine
+
+        return engine.execute(run, should_stop)
     run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
     _deterministic(config.runtime.threads)
     with parts_of(config) as parts, analysis_of(config, parts, run.path) as analysis:
-        _check_weights(run, config)
-        session = _Session(run, config, parts, analysis, should_stop)
+        check_weights(run, config)
+        session = _LocalSession(run, config, parts, analysis, should_stop)
         session.train()
         session.evaluate()
     run.write_state(state=COMPLETE)
 
 
-def _check_weights(run: RunDirectory, config: RunConfig) -> None:
+def check_weights(run: RunDirectory, config: RunConfig) -> None:
     """Record which weights the run starts from. Raises BackboneError if an earlier attempt started from others."""
     digest = backbones.weights_digest(config.backbone, config.env)
     earlier = [e["data"]["sha256"] for e in run.spool.read() if e["kind"] == "event" and e["name"] == "initial_weights"]
@@ -72,8 +77,11 @@ def _deterministic(threads: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-class _Session:
-    """One attempt at a run."""
+class Session:
+    """One attempt at a run: the same course and the same records for every engine.
+
+    What computes is the engine's: `_trainer`, `_player`, `_load` and `_write` are its own.
+    """
 
     def __init__(
         self, run: RunDirectory, config: RunConfig, parts: Parts, analysis: Analysis, should_stop: Callable[[], bool]
@@ -110,10 +118,12 @@ class _Session:
                 saved = self._save(trainer, step, saved)
 
     def _trainer(self) -> Trainer:
-        config, parts = self.config, self.parts
-        check_faithful(methods.get(config.method.name), config.method, self.planned)
-        validate = (lambda: self._validation(parts.network, None)[0]) if parts.validation is not None else None
-        return trainer_of(config, parts, self.analysis, teacher_loader(self.run, config, parts), validate)
+        """The trainer at the run's initial weights."""
+        raise NotImplementedError
+
+    def _validate(self) -> Callable[[], Validation] | None:
+        """What plays the validation panel with the policy; None for runs that have none."""
+        return (lambda: self._validation(None, None)[0]) if self.parts.validation is not None else None
 
     def _skill_of(self) -> SkillOf | None:
         return self.parts.skills.of_task if self.parts.skills is not None else None
@@ -131,19 +141,19 @@ class _Session:
                 config = replace(config, method=replace(config.method, skill=learned))
                 skills = skill_texts(config, parts.spec, parts.train, tuple(filter(None, [parts.validation])))
         skill_of = skills.of_task if skills is not None else None
-        result, panel = self._validation(trainer.teacher.network(), skill_of, config)
+        result, panel = self._validation(trainer.teacher, skill_of, config)
         trainer.method.teacher_measured(result)
         self._say_once("teacher_measured", **asdict(result), panel_hash=panel.hash)
 
     def _validation(
-        self, network: Network, skill_of: SkillOf | None, config: RunConfig | None = None
+        self, teacher: Teacher | None, skill_of: SkillOf | None, config: RunConfig | None = None
     ) -> tuple[Validation, Panel]:
-        """One episode of each task of the validation panel. Draws from streams of its own, so training is the same
-        whether it is played or not."""
+        """One episode of each task of the validation panel, by the policy or a teacher. Draws from streams of its own,
+        so training is the same whether it is played or not."""
         panel = self.parts.validation
         assert panel is not None
         played = play_panel(
-            self._sampler(network, config),
+            self._player(teacher, config),
             panel,
             seed=self.config.seed,
             repeats=1,
@@ -158,10 +168,12 @@ class _Session:
             )
         return Validation(sum(t.success for t in graded) / len(graded), len(graded)), panel
 
-    def _sampler(self, network: Network, config: RunConfig | None = None) -> Sampler:
-        """config: if other settings than the run's say how episodes are played."""
-        parts = self.parts
-        return Sampler(network, parts.chat, parts.pool, parts.prompter, rollout_settings(config or self.config))
+    def _player(self, teacher: Teacher | None = None, config: RunConfig | None = None) -> Player:
+        """What plays episodes with the policy, or with a teacher's weights.
+
+        config: if other settings than the run's say how episodes are played.
+        """
+        raise NotImplementedError
 
     def _say_once(self, name: str, **data: object) -> None:
         """An event that is recorded once, unless what it was about was undone. Doing it again gives the same."""
@@ -171,23 +183,27 @@ class _Session:
     # ------------------------------------------------------------------------------------------------- checkpoints
     def _resume(self, trainer: Trainer) -> int:
         """Load the newest sound checkpoint; returns its step, 0 without one. What came after it is forgotten."""
-        path, rejected = checkpoint.newest(self.run.checkpoints_dir)
-        for bad in rejected:
-            _log.warning("checkpoint %s is damaged: %s", bad.path.name, bad.reason)
-            self.run.spool.event("checkpoint_rejected", checkpoint=bad.path.name, reason=bad.reason)
-        step = written = 0
-        if path is not None:
-            state = checkpoint.read_state(path)
-            checkpoint.load_model(path, self.parts.network.model)
-            checkpoint.load_optimizer(path, trainer.updater.optimizer)
-            if trainer.teacher.module is not None:
-                checkpoint.load_model(path, trainer.teacher.module, checkpoint.TEACHER)
-            trainer.load_state(state)
-            step, written = int(state["step"]), int(state["trajectories_bytes"])
-            self.run.spool.event("resumed", checkpoint=path.name, step=step)
-            _log.info("resumed from %s", path.name)
-        self._rewind(step, written)
+        step, state = self._load(trainer)
+        self._rewind(step, int(state["trajectories_bytes"]) if state else 0)
         return step
+
+    def _load(self, trainer: Trainer) -> tuple[int, Mapping[str, Any]]:
+        """Restore the newest sound checkpoint: its step and its state; (0, {}) without one."""
+        raise NotImplementedError
+
+    def _write(self, trainer: Trainer, step: int, state: Mapping[str, Any]) -> None:
+        """Write the checkpoint of `step`."""
+        raise NotImplementedError
+
+    def _rejected(self, name: str, reason: str) -> None:
+        """Record that a damaged checkpoint was passed over."""
+        _log.warning("checkpoint %s is damaged: %s", name, reason)
+        self.run.spool.event("checkpoint_rejected", checkpoint=name, reason=reason)
+
+    def _resumed(self, name: str, step: int) -> None:
+        """Record what the run continues from."""
+        self.run.spool.event("resumed", checkpoint=name, step=step)
+        _log.info("resumed from %s", name)
 
     def _rewind(self, step: int, written: int) -> None:
         """Forget records that are newer than what the run continues from."""
@@ -205,15 +221,8 @@ class _Session:
 
     def _save(self, trainer: Trainer, step: int, saved: int) -> int:
         if step != saved:
-            state = {**trainer.state(step), "trajectories_bytes": trajectories.size(self.run.trajectories_path)}
-            checkpoint.save(
-                self.run.checkpoints_dir,
-                step,
-                self.parts.network.model,
-                trainer.updater.optimizer,
-                state,
-                trainer.teacher.module,
-            )
+            size = trajectories.size(self.run.trajectories_path)
+            self._write(trainer, step, {**trainer.state(step), "trajectories_bytes": size})
         return step
 
     # -------------------------------------------------------------------------------------------------- evaluation
@@ -221,26 +230,24 @@ class _Session:
         """Play every declared evaluation that is not recorded yet, on the weights of the last planned step."""
         rule = self.config.evaluation.selection
         if rule != "last":
-            raise ValueError(
-                f"evaluation.selection={rule!r} is unknown; the local engine evaluates the last checkpoint"
-            )
-        sampler = self._sampler(self.parts.network)
+            raise ValueError(f"evaluation.selection={rule!r} is unknown; the engines evaluate the last checkpoint")
+        player = self._player()
         episodes = EpisodeFile(self.run.episodes_path)
         done: dict[str, dict[str, int]] = {}
         for panel in self.parts.panels:
             for skills in self.config.method.rollout_skills_eval:
                 if not episodes.has(panel, skills, self.config.evaluation.repeats, self.planned):
-                    self._evaluate(sampler, episodes, panel, skills)
+                    self._evaluate(player, episodes, panel, skills)
                 done[f"{panel.name}/{skills}"] = counts(episodes.of(panel.name, skills))
                 self.run.write_state(evaluations=done)
         self.run.spool.event("selection", rule=rule, checkpoint_step=self.planned)
 
-    def _evaluate(self, sampler: Sampler, episodes: EpisodeFile, panel: Panel, skills: str) -> None:
+    def _evaluate(self, player: Player, episodes: EpisodeFile, panel: Panel, skills: str) -> None:
         config = self.config
         requested = len(panel.tasks) * config.evaluation.repeats
         self.run.spool.event("evaluation_started", panel=panel.name, skills=skills, requested=requested)
         played = play_panel(
-            sampler,
+            player,
             panel,
             seed=config.seed,
             repeats=config.evaluation.repeats,
@@ -271,3 +278,37 @@ class _Session:
         trajectories.append(
             self.run.trajectories_path, [played[i] for i in chosen], self.parts.chat.response_text, **about
         )
+
+
+class _LocalSession(Session):
+    """The local engine: torch and transformers in this process."""
+
+    def _trainer(self) -> Trainer:
+        config, parts = self.config, self.parts
+        check_faithful(methods.get(config.method.name), config.method, self.planned)
+        load = teacher_loader(self.run, config, parts)
+        return trainer_of(config, parts, self.analysis, load, self._validate())
+
+    def _player(self, teacher: Teacher | None = None, config: RunConfig | None = None) -> Player:
+        parts = self.parts
+        network = parts.network if teacher is None else teacher.network()
+        return Sampler(network, parts.chat, parts.pool, parts.prompter, rollout_settings(config or self.config))
+
+    def _load(self, trainer: Trainer) -> tuple[int, Mapping[str, Any]]:
+        path, rejected = checkpoint.newest(self.run.checkpoints_dir)
+        for bad in rejected:
+            self._rejected(bad.path.name, bad.reason)
+        if path is None:
+            return 0, {}
+        state = checkpoint.read_state(path)
+        checkpoint.load_model(path, self.parts.network.model)
+        checkpoint.load_optimizer(path, trainer.optimizer)
+        if trainer.teacher.module is not None:
+            checkpoint.load_model(path, trainer.teacher.module, checkpoint.TEACHER)
+        trainer.load_state(state)
+        self._resumed(path.name, int(state["step"]))
+        return int(state["step"]), state
+
+    def _write(self, trainer: Trainer, step: int, state: Mapping[str, Any]) -> None:
+        folder, model = self.run.checkpoints_dir, self.parts.network.model
+        checkpoint.save(folder, step, model, trainer.optimizer, state, trainer.teacher.module)

@@ -124,6 +124,7 @@ class Trainer:
     teacher: Teacher
     reference_scorer: Scorer | None
     updater: Updates
+    optimizer: torch.optim.Optimizer  # of engines that have it in this process
 
     def __init__(
         self,
@@ -159,7 +160,8 @@ class Trainer:
         self.teacher = make_teacher(config.method.teacher, network, self.extras.load_teacher)
         reference = self.extras.reference
         self.reference_scorer = self.scorer(reference) if reference is not None else None
-        self.updater = Updater(network, config.training, self.chat.pad_id, config.seed)
+        updater = Updater(network, config.training, self.chat.pad_id, config.seed)
+        self.updater, self.optimizer = updater, updater.optimizer
 
     def _settle(self, kept: Sequence[Trajectory]) -> None:
         """Called when an analysis may have begun, before rows are made: an engine whose trainer finds other log-probs

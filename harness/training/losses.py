@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.config import TrainingConfig
+
 MAX_LOG_RATIO = 20.0  # exp(20) is about 5e8: beyond it a ratio says "far away" and float32 sums break
 MAX_K3 = 10.0  # per token, as in verl's low_var_kl
 
@@ -58,3 +60,26 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
 def entropy(log_distribution: Tensor) -> Tensor:
     """Shannon entropy in nats, [tokens], of log-probabilities [tokens, vocabulary]."""
     return -(log_distribution.exp() * log_distribution).sum(-1)
+
+
+def token_losses(
+    config: TrainingConfig,
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    entropy: Tensor,
+    reference: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What every engine minimises, without a method's own term: policy loss, KL to the reference, entropy bonus.
+
+    All [tokens]; entropy: of the policy's distribution, nats; reference: log-probs under the initial policy, or None
+    without a KL term. Returns losses, where clipping took the gradient away (bool), and the divergence (None without).
+    """
+    losses, flat = policy_loss(logprobs, old_logprobs, advantages, config.clip_low, config.clip_high, config.dual_clip)
+    divergence = None
+    if reference is not None:
+        divergence = k3(logprobs, reference)
+        losses = losses + config.kl_coef * divergence
+    if config.entropy_coef:
+        losses = losses - config.entropy_coef * entropy
+    return losses, flat, divergence

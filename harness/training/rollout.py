@@ -13,22 +13,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from envs.interface import EnvironmentFailure, Observation, Prompter, PromptParts, StepResult, Task
+from envs.interface import EnvironmentFailure, Observation, Prompter, StepResult, Task
 from harness.training.chat import ChatFormat
+from harness.training.episode import CONTEXTS as CONTEXTS
+from harness.training.episode import Director, Episode, fail
+from harness.training.episode import EpisodeRequest as EpisodeRequest
+from harness.training.episode import RolloutSettings as RolloutSettings
+from harness.training.episode import RolloutStats as RolloutStats
+from harness.training.episode import SkillOf as SkillOf
 from harness.training.network import Decoder, Network
-from harness.training.streams import Key, stream
-from harness.training.truncation import fitted_opening
-from methods.interface import Prompt, Trajectory, Turn
-from methods.skills.injection import inject
-
-CONTEXTS = ("growing", "per_step")
+from harness.training.streams import stream
+from methods.interface import Trajectory
 
 T = TypeVar("T")
 
@@ -43,68 +44,12 @@ class Pool(Protocol):
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[StepResult | EnvironmentFailure]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSettings:
-    """context: growing | per_step; max_prompt_tokens: of everything before a response; history: (observation, action)
-    pairs in a per_step prompt; max_steps: actions per episode; skill_style, placement: see methods.skills.injection."""
+class Player(Protocol):
+    """Whatever plays episodes with one policy: the Sampler here, or another engine's."""
 
-    context: str
-    max_prompt_tokens: int
-    max_response_tokens: int
-    max_steps: int
-    history: int
-    skill_style: str = "compact"
-    placement: str = "task"
-
-
-# (task, its instruction as the environment says it) -> skill text for the policy's own prompt
-SkillOf = Callable[[Task, str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeRequest:
-    """One episode to play. key: of its random stream; skill: for the policy's own prompt, text or what gives it."""
-
-    task: Task
-    group: int
-    sample: int
-    key: Key
-    skill: str | SkillOf | None = None
-
-
-@dataclass
-class RolloutStats:
-    """tokens: fed to the network; seconds and env_seconds: CPU seconds of this process, in all and in environments;
-    dropped_history: (observation, action) pairs left out because a prompt was too long; truncated_prompts: prompts that
-    lost words of their observation, because even without history they were too long."""
-
-    tokens: int = 0
-    seconds: float = 0.0
-    env_seconds: float = 0.0
-    dropped_history: int = 0
-    truncated_prompts: int = 0
-    retried: int = 0
-
-
-@dataclass
-class _Episode:
-    """What a running episode carries besides its trajectory. slot: in the pool."""
-
-    slot: int
-    trajectory: Trajectory
-    rng: np.random.Generator
-    first: Observation
-    current: Observation
-    fed: list[int] = field(default_factory=list)  # tokens in the key-value cache
-    response: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    prompt: Prompt = field(default_factory=PromptParts)
-    prompt_ids: list[int] = field(default_factory=list)
-    history: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def turns(self) -> list[Turn]:
-        return self.trajectory.turns
+    def play(self, requests: Sequence[EpisodeRequest], temperature: float) -> tuple[list[Trajectory], RolloutStats]:
+        """As Sampler.play."""
+        ...
 
 
 class Sampler:
@@ -113,8 +58,7 @@ class Sampler:
     def __init__(
         self, network: Network, chat: ChatFormat, pool: Pool, prompter: Prompter, settings: RolloutSettings
     ) -> None:
-        if settings.context not in CONTEXTS:
-            raise ValueError(f"training.context={settings.context!r} is unknown; choose from {', '.join(CONTEXTS)}")
+        self.director = Director(chat, prompter, settings)
         needed = settings.max_prompt_tokens + settings.max_response_tokens
         if needed > network.max_positions:
             raise ValueError(
@@ -145,72 +89,27 @@ class Sampler:
         return trajectories, stats
 
     def _play(self, requests: Sequence[EpisodeRequest], temperature: float, stats: RolloutStats) -> list[Trajectory]:
-        trajectories = [Trajectory(i, r.group, r.sample, r.task.id, r.task.type, "") for i, r in enumerate(requests)]
-        live: list[_Episode] = []
+        trajectories = [request.trajectory(i) for i, request in enumerate(requests)]
+        live: list[Episode] = []
         for i, first in enumerate(self._timed(stats, lambda: self.pool.reset([r.task for r in requests]))):
             if isinstance(first, EnvironmentFailure):
-                _fail(trajectories[i], first)
+                fail(trajectories[i], first)
                 continue
             request, trajectory = requests[i], trajectories[i]
             trajectory.task_text = first.task
-            skill = request.skill
-            trajectory.skill = skill(request.task, first.task) if callable(skill) else skill
-            live.append(_Episode(i, trajectory, stream(*request.key), first, first))
+            trajectory.skill = request.skill_text(first.task)
+            live.append(Episode(i, trajectory, stream(*request.key), first, first))
         decoder = self.network.decoder(len(live))
         while live:
-            live = _retain(live, [self._prepare(episode, stats) for episode in live], decoder)
+            live = _retain(live, [self.director.prepare(episode, stats) for episode in live], decoder)
             if not live:
                 break
             self._respond(live, decoder, temperature, stats)
             live = _retain(live, self._act(live, stats), decoder)
         return trajectories
 
-    # ------------------------------------------------------------------------------------------------------- prompts
-    def _prepare(self, episode: _Episode, stats: RolloutStats) -> bool:
-        """Build the next prompt; False if it does not fit into a growing context and the episode ends here."""
-        if self.settings.context == "per_step" or not episode.turns:
-            self._rebuild(episode, stats)
-            return True
-        episode.prompt = message = self.prompter.follow_up(episode.current)
-        closed = episode.response[-1] == self.chat.eos_id
-        episode.prompt_ids = self.chat.continuation(message.text, closed)
-        # The last sampled token is in the context but was not fed yet.
-        fits = len(episode.fed) + 1 + len(episode.prompt_ids) <= self.settings.max_prompt_tokens
-        if not fits:
-            episode.trajectory.termination = "context_full"
-        return fits
-
-    def _rebuild(self, episode: _Episode, stats: RolloutStats) -> None:
-        """A prompt that stands alone, with as much of the history as fits. Raises ValueError if even a shortened
-        observation does not."""
-        settings, skill = self.settings, episode.trajectory.skill
-        history = episode.history[-settings.history :] if settings.history else []
-        while True:
-            if not episode.turns:
-                episode.prompt = self.prompter.opening(episode.first)
-            else:
-                episode.prompt = self.prompter.per_step(episode.first, history, episode.current, len(episode.turns))
-            text = inject(episode.prompt, skill, None, settings.skill_style, settings.placement)
-            episode.prompt_ids = self.chat.opening(text)
-            if len(episode.prompt_ids) <= settings.max_prompt_tokens:
-                return
-            if not history:
-                break
-            history = history[1:]
-            stats.dropped_history += 1
-        episode.prompt, episode.prompt_ids, _ = fitted_opening(
-            self.chat,
-            episode.prompt,
-            skill,
-            None,
-            settings.skill_style,
-            settings.placement,
-            settings.max_prompt_tokens,
-        )
-        stats.truncated_prompts += 1
-
     # ------------------------------------------------------------------------------------------------------ responses
-    def _respond(self, live: list[_Episode], decoder: Decoder, temperature: float, stats: RolloutStats) -> None:
+    def _respond(self, live: list[Episode], decoder: Decoder, temperature: float, stats: RolloutStats) -> None:
         """Sample one response per episode."""
         limit = self.settings.max_response_tokens
         # A whole row of uniforms per turn, used or not: a turn's randomness does not depend on earlier lengths.
@@ -233,7 +132,7 @@ class Sampler:
                 new[row] = [token_list[row]]
             logits = self._feed(decoder, live, new, stats)
 
-    def _pending_prompts(self, live: list[_Episode], decoder: Decoder) -> list[list[int]]:
+    def _pending_prompts(self, live: list[Episode], decoder: Decoder) -> list[list[int]]:
         if self.settings.context == "growing":
             return [[*episode.response[-1:], *episode.prompt_ids] for episode in live]
         shared = [_common_prefix(episode.fed, episode.prompt_ids) for episode in live]
@@ -242,46 +141,22 @@ class Sampler:
             del episode.fed[length:]
         return [episode.prompt_ids[length:] for episode, length in zip(live, shared, strict=True)]
 
-    def _feed(self, decoder: Decoder, live: list[_Episode], new: list[list[int]], stats: RolloutStats) -> Tensor:
+    def _feed(self, decoder: Decoder, live: list[Episode], new: list[list[int]], stats: RolloutStats) -> Tensor:
         for episode, tokens in zip(live, new, strict=True):
             episode.fed.extend(tokens)
             stats.tokens += len(tokens)
         return decoder.feed(new)
 
     # --------------------------------------------------------------------------------------------------- environments
-    def _act(self, live: list[_Episode], stats: RolloutStats) -> list[bool]:
+    def _act(self, live: list[Episode], stats: RolloutStats) -> list[bool]:
         """Step every environment and record the turns; True where the episode goes on."""
-        parsed = [self.prompter.parse(self.chat.response_text(episode.response)) for episode in live]
+        parsed = [self.director.parse(episode) for episode in live]
         slots, actions = [episode.slot for episode in live], [p.action for p in parsed]
         results = self._timed(stats, lambda: self.pool.step(slots, actions))
-        going: list[bool] = []
-        for episode, action, result in zip(live, parsed, results, strict=True):
-            if isinstance(result, EnvironmentFailure):
-                _fail(episode.trajectory, result)
-                going.append(False)
-                continue
-            episode.turns.append(
-                Turn(
-                    prompt=episode.prompt,
-                    observation=episode.current.text,
-                    prompt_ids=episode.prompt_ids,
-                    response_ids=episode.response,
-                    old_logprobs=episode.logprobs,
-                    action=action.action,
-                    valid=action.valid,
-                    invalid_reason=action.reason,
-                    admissible=result.admissible,
-                    reward=result.reward,
-                )
-            )
-            episode.history.append((episode.current.text, action.action))
-            episode.current = result.observation
-            episode.trajectory.success, episode.trajectory.score = result.success, result.score
-            over = len(episode.turns) >= self.settings.max_steps
-            if result.done or over:
-                episode.trajectory.termination = "success" if result.success else "max_steps" if over else "done"
-            going.append(not (result.done or over))
-        return going
+        return [
+            self.director.record(episode, action, result)
+            for episode, action, result in zip(live, parsed, results, strict=True)
+        ]
 
     @staticmethod
     def _timed(stats: RolloutStats, call: Callable[[], T]) -> T:
@@ -309,7 +184,7 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def _retain(live: list[_Episode], going: list[bool], decoder: Decoder) -> list[_Episode]:
+def _retain(live: list[Episode], going: list[bool], decoder: Decoder) -> list[Episode]:
     """Drop finished rows from the cache."""
     if all(going):
         return live
@@ -325,10 +200,3 @@ def _common_prefix(fed: list[int], prompt: list[int]) -> int:
         if fed[i] != prompt[i]:
             return i
     return limit
-
-
-def _fail(trajectory: Trajectory, failure: EnvironmentFailure) -> None:
-    trajectory.failure = str(failure) or type(failure).__name__
-    trajectory.termination = "infra_failure"
-    trajectory.turns.clear()
-    trajectory.success, trajectory.score = False, 0.0

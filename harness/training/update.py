@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from harness.config import TrainingConfig
 from harness.training.batch import Row, micro_batches, select_rows
 from harness.training.forward import MarkedLogprobs, marked_logprobs
-from harness.training.losses import k3, policy_loss
+from harness.training.losses import k3, token_losses
 from harness.training.network import Network
 from harness.training.streams import stream
 from methods.interface import Batch, Method
@@ -56,6 +57,14 @@ class StepData:
     def marked(self) -> int:
         """Response tokens of the whole step."""
         return sum(len(row.positions) for row in self.rows)
+
+
+class Updates(Protocol):
+    """Whatever learns from a step's data: the Updater here, or another engine's."""
+
+    def update(self, data: StepData) -> UpdateStats:
+        """As Updater.update."""
+        ...
 
 
 class Updater:
@@ -121,19 +130,16 @@ class Updater:
             return dense[source, columns].to(self.network.device)
 
         old = tokens(data.batch.old_logprobs)
-        losses, flat = policy_loss(
-            forward.logprobs, old, tokens(data.advantages), config.clip_low, config.clip_high, config.dual_clip
+        reference = tokens(data.reference) if data.reference is not None else None
+        losses, flat, divergence = token_losses(
+            config, forward.logprobs, old, tokens(data.advantages), forward.entropy, reference
         )
         with torch.no_grad():
             stats.entropy += float(forward.entropy.sum()) / data.marked
             stats.kl += float(k3(old, forward.logprobs).sum()) / data.marked
             stats.clip_fraction += float(flat.sum()) / data.marked
-        if data.reference is not None:
-            divergence = k3(forward.logprobs, tokens(data.reference))
+        if divergence is not None:
             stats.kl_reference += float(divergence.detach().sum()) / data.marked
-            losses = losses + config.kl_coef * divergence
-        if config.entropy_coef:
-            losses = losses - config.entropy_coef * forward.entropy
         if type(data.method).aux_loss is not Method.aux_loss:
             view = select_rows(data.batch, part, max(len(data.rows[i].ids) for i in index), self.network.device)
             auxiliary = data.method.aux_loss(

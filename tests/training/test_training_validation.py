@@ -132,7 +132,7 @@ def test_the_teacher_is_measured_with_the_skills_that_it_learned_to_read(make, m
 def test_a_crash_before_the_checkpoint_repeats_what_was_lost(make, monkeypatch, fatal):
     run, unbroken = make(number=1), make(number=2)
     execute(unbroken, never)
-    original = harness.run._Session._save
+    original = harness.run.Session._save
 
     def dying(self, trainer, step, saved):
         if step >= fatal:
@@ -140,7 +140,7 @@ def test_a_crash_before_the_checkpoint_repeats_what_was_lost(make, monkeypatch, 
         return original(self, trainer, step, saved)
 
     with monkeypatch.context() as patch:
-        patch.setattr(harness.run._Session, "_save", dying)
+        patch.setattr(harness.run.Session, "_save", dying)
         with pytest.raises(MemoryError):
             execute(run, never)
     execute(run, never)
