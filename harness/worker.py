@@ -30,6 +30,7 @@ from harness.files import RecordError
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.redaction import RedactingFormatter, redact
 from harness.states import COMPLETE, FAILED, INTERRUPTED, RUNNING, Interrupted, classify, missing_for_completeness
+from harness.stopping import stop_requested
 
 EXIT_COMPLETE, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_HELD = 0, 2, 3, 4, 5
 DEFAULT_ENTRY = "harness.run:execute"
@@ -59,9 +60,16 @@ class StopRequest:
         self._event = threading.Event()
         self.reason: str | None = None
         self.received: dict[str, float] = {}
+        self._folder: Path | None = None
 
     def __call__(self) -> bool:
+        if self._folder is not None and not self._event.is_set() and (reason := stop_requested(self._folder)):
+            self.ask(reason)
         return self._event.is_set()
+
+    def look_in(self, run_dir: Path) -> None:
+        """Also obey requests that somebody leaves in the run's folder (harness.stopping)."""
+        self._folder = run_dir
 
     def ask(self, reason: str) -> None:
         if not self._event.is_set():
@@ -232,6 +240,7 @@ def serve(run: RunDirectory, entry_name: str, stop: StopRequest, retry_after: in
             print(f"{run.path}: {run.claim_status().reason}", file=sys.stderr)
             return EXIT_HELD
         with claim:
+            stop.look_in(run.path)
             status = refusal(run, retry_after)
             return work(run, entry_name, stop) if status is None else status
     except (RecordError, OSError) as error:
