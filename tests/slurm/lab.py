@@ -68,7 +68,7 @@ def missing_programs(accounting: bool = True) -> list[str]:
 
 
 def free_ports(number: int) -> tuple[int, ...]:
-    """Ports that nobody listens on at 127.0.0.1 now. Somebody may still be faster: then starting fails and is repeated."""
+    """Ports that nobody listens on at 127.0.0.1 now. If somebody is faster, starting fails and is repeated."""
     found: list[int] = []
     for port in random.SystemRandom().sample(_LOCAL_PORTS, 500):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -146,7 +146,8 @@ class Supervisor:
         )  # fmt: skip
         client = ["mariadb", "--no-defaults", f"--socket={self.places.database}", "--user=root", "-e"]
         self._wait("mariadbd", self._answers(*client, "select 1"))
-        self._run([*client, f"create user if not exists '{user}'@'localhost'; grant all on *.* to '{user}'@'localhost'"])
+        who = f"'{user}'@'localhost'"
+        self._run([*client, f"create user if not exists {who}; grant all on *.* to {who}"])
 
     def _start_accounting(self, user: str) -> None:
         self._spawn("slurmdbd", "slurmdbd", "-D")

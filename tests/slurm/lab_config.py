@@ -78,7 +78,7 @@ def files(
     made = {
         "slurm.conf": (_slurm(settings, places, ports, user, host), 0o644),
         "gres.conf": (_gres(settings, places), 0o644),
-        "cgroup.conf": ("CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n", 0o644),
+        "cgroup.conf": ("CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainRAMSpace=no\n", 0o644),
     }
     if settings.accounting:
         made["slurmdbd.conf"] = (_slurmdbd(places, ports, user), 0o600)
@@ -138,7 +138,7 @@ def _slurm(settings: Settings, places: Places, ports: tuple[int, ...], user: str
         "UnkillableStepTimeout": 60,
         "PreemptType": "preempt/partition_prio",
         "PreemptMode": "REQUEUE",
-        # a preempted job also gets the signal of its --signal option (from 23.02 on: PreemptParameters=send_user_signal)
+        # a preempted job also gets the signal of its --signal (from 23.02 on: PreemptParameters=send_user_signal)
         "SlurmctldParameters": "preempt_send_user_signal",
     }
     if settings.accounting:
