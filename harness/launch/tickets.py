@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from harness.files import RecordError, atomic_write_json, read_json_object, sync_folder, write_all, writing
+from harness.launch.lookup import Lookup
+from harness.launch.scheduler import GONE, UNKNOWN, JobState, user_name
 from harness.launch.shapes import Shape
 
 TICKET_NAME = "ticket.json"
@@ -88,6 +90,18 @@ def history(run_path: Path) -> list[Ticket]:
         found.pop(ticket.job_id, None)
         found[ticket.job_id] = ticket
     return sorted(found.values(), key=lambda ticket: ticket.submitted)
+
+
+def state_of(ticket: Ticket, lookup: Lookup) -> JobState:
+    """What the scheduler says of a ticket's job. Give `lookup.expect` the ids of many tickets first.
+
+    The job of another user that the scheduler does not show is UNKNOWN, not GONE: sites may hide jobs of others
+    (PrivateData in slurm.conf), and then a hidden job looks like none.
+    """
+    state = lookup(ticket.job_id, ticket.cluster)
+    if state.kind == GONE and ticket.user and ticket.user != user_name():
+        return replace(state, kind=UNKNOWN, reason=f"it is a job of {ticket.user}, whose jobs may be hidden from us")
+    return state
 
 
 def _append(path: Path, ticket: Ticket) -> None:
