@@ -9,8 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError, Problem, suggest
+
+if TYPE_CHECKING:
+    from harness.commandline import CommandLine
+    from harness.compose import Composer
 
 OK, BAD_CONFIG, INCOMPLETE, INTERRUPTED = 0, 2, 3, 130
 GO_ON = "the same command again goes on from here"
@@ -98,9 +103,18 @@ def _command(arguments: Arguments) -> int:
 
         print(hydra.text(shown(hydra, command), arguments.cfg, arguments.resolve), end="")
         return OK
+    return perform(hydra, command)
+
+
+def perform(composer: Composer, command: CommandLine) -> int:
+    """Plan a command and do what it says; returns the exit status. Raises ConfigError."""
     from harness.plan import build_plan
 
-    plan = build_plan(hydra, command)
+    plan = build_plan(composer, command)
+    if plan.command.sweep is not None and plan.command.sweep.tune is not None:
+        from harness.tune.actions import act
+
+        return act(plan, plan.command.sweep.tune, composer, command)
     from harness import actions, actions_sync
 
     return {

@@ -44,7 +44,8 @@ class CommandLine:
 
 
 _HOW = ("runtime", "launcher", "tracking", "expected_seconds")
-_NAMES = ("sweep.name", "sweep.title")
+# How long a search goes on, and how many at a time, makes it no other search.
+_NAMES = ("sweep.name", "sweep.title", "sweep.tune.trials", "sweep.tune.parallel")
 
 
 def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:

@@ -219,7 +219,7 @@ class Progress:
         overall: dict[str, Any] = {"count": f"{ended}/{len(cells)}", "detail": "", "since": self._since}
         if self._overall is None:
             self._overall = bars.add_task("[bold]all cells[/bold]", total=float(max(1, len(cells))), **overall)
-        bars.update(self._overall, completed=share, **overall)
+        bars.update(self._overall, completed=share, total=float(max(1, len(cells))), **overall)  # a search adds cells
 
 
 class _Elapsed(ProgressColumn):

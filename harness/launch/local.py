@@ -26,6 +26,7 @@ from harness.files import RecordError
 from harness.launch.nursery import Nursery, Worker
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RUNNING, classify
+from harness.stopping import withdraw_stop
 from harness.worker import DEFAULT_ENTRY, EXIT_HELD, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:  # rich stays off the path of planning
@@ -49,7 +50,9 @@ class LaunchReport:
 
 
 @dataclass
-class _Cell:
+class Cell:
+    """One run as the launcher sees it."""
+
     run: RunDirectory
     requires: tuple[str, ...] = ()  # fingerprints of the runs that must be complete before
     status: str = WAITING  # waiting | active | elsewhere | complete | failed | interrupted | pending (cannot start)
@@ -89,7 +92,7 @@ def run_cells(
     are outcomes, not exceptions.
     """
     unique = {run.path: run for run in run_dirs}
-    launcher = _Launcher(
+    launcher = Launcher(
         list(unique.values()), workers if workers > 0 else available_cores(), show, retry_failed, entry, requires or {}
     )
     with launcher.signals():
@@ -100,7 +103,9 @@ def run_cells(
     return launcher.report()
 
 
-class _Launcher:
+class Launcher:
+    """Sees runs through; see `run_cells`. Runs may be added while it works: call `tick` until nothing is waited for."""
+
     def __init__(
         self,
         runs: Sequence[RunDirectory],
@@ -119,7 +124,7 @@ class _Launcher:
         self._told = 0
         self._next_show = self._next_look = 0.0
         self.cells = [
-            _Cell(
+            Cell(
                 run,
                 tuple(requires.get(run.fingerprint, ())),
                 retry_after=attempts.count(run.path) if retry_failed else None,
@@ -135,25 +140,52 @@ class _Launcher:
     def loop(self) -> None:
         for cell in self.cells:
             self._settled(cell)
-        while True:
-            self._pass_on_signals()
-            self.nursery.listen()
-            for cell in self.cells:
-                if cell.process is not None and cell.process.code is not None:
-                    self._reap(cell, cell.process.code)
-            if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + ATTACHED_SECONDS
-                for cell in self.cells:
-                    if cell.status == ELSEWHERE:
-                        self._settled(cell)  # if it is free or its owner died unfinished: ours to start
-            if not self.interrupts:
-                self._fill()
-            self._refresh()
-            if not any(self._pending(cell) for cell in self.cells):
-                return
+        while self.tick():
             time.sleep(POLL_SECONDS)
 
-    def _pending(self, cell: _Cell) -> bool:
+    def tick(self) -> bool:
+        """One look at everything; whether anything is still waited for."""
+        self._pass_on_signals()
+        self.nursery.listen()
+        for cell in self.cells:
+            if cell.process is not None and cell.process.code is not None:
+                self._reap(cell, cell.process.code)
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + ATTACHED_SECONDS
+            for cell in self.cells:
+                if cell.status == ELSEWHERE:
+                    self._settled(cell)  # if it is free or its owner died unfinished: ours to start
+        if not self.interrupts:
+            self._fill()
+        self._refresh()
+        return any(self._pending(cell) for cell in self.cells)
+
+    def add(self, run: RunDirectory, label: str, requires: Sequence[str] = ()) -> None:
+        """See one more run through, with one more try if it failed before; a run that it knows begins anew."""
+        known = self._by_name.get(run.fingerprint)
+        if known is not None and not known.ended:
+            return
+        cell = Cell(run, tuple(requires), retry_after=attempts.count(run.path))
+        if known is not None:
+            self.cells.remove(known)
+            self._order.remove(known)
+        self.cells.append(cell)
+        self._order.append(cell)
+        self._by_name[run.fingerprint] = cell
+        self.show.labels[run.fingerprint] = label
+        self._settled(cell)
+
+    def drop(self, fingerprint: str, reason: str) -> None:
+        """Do not start a run that has not started."""
+        cell = self._by_name[fingerprint]
+        if cell.status == WAITING:
+            cell.end(PENDING, reason)
+
+    def cell(self, fingerprint: str) -> Cell:
+        """How a run that was given or added stands."""
+        return self._by_name[fingerprint]
+
+    def _pending(self, cell: Cell) -> bool:
         """Whether the command still waits for this cell; once asked to stop it waits for its own workers only."""
         return cell.status == ACTIVE if self.interrupts else not cell.ended
 
@@ -166,7 +198,7 @@ class _Launcher:
                 self._start(cell)
                 free -= cell.status == ACTIVE
 
-    def _ready(self, cell: _Cell) -> bool:
+    def _ready(self, cell: Cell) -> bool:
         """Whether all that a cell requires is complete; a cell that waits for nothing any more ends as pending."""
         for name in cell.requires:
             other = self._by_name.get(name)
@@ -179,12 +211,12 @@ class _Launcher:
             return False
         return True
 
-    def _beside(self, cell: _Cell, name: str) -> str:
+    def _beside(self, cell: Cell, name: str) -> str:
         """State of a run in the folder of a cell's."""
         path = cell.run.path.parent / name
         return RunDirectory(path).state().state if path.is_dir() else PENDING
 
-    def _settled(self, cell: _Cell) -> bool:
+    def _settled(self, cell: Cell) -> bool:
         """Whether the records say that there is nothing to start; the cell's status then says why."""
         state = cell.run.state()
         holder = cell.run.claim_status()
@@ -198,7 +230,7 @@ class _Launcher:
             cell.status, cell.note = WAITING, ""
         return cell.status != WAITING
 
-    def _start(self, cell: _Cell) -> None:
+    def _start(self, cell: Cell) -> None:
         if self._settled(cell):
             return
         try:
@@ -207,7 +239,8 @@ class _Launcher:
         except OSError as error:
             self._record_failure(cell, f"its worker could not be started: {error}", classify(error))
 
-    def _spawn(self, cell: _Cell) -> Worker:
+    def _spawn(self, cell: Cell) -> Worker:
+        withdraw_stop(cell.run.path)  # starting it is the newer wish
         arguments = [str(cell.run.path), "--entry", self.entry]
         if cell.retry_after is not None:
             arguments += ["--retry-after", str(cell.retry_after)]
@@ -215,7 +248,7 @@ class _Launcher:
         return self.nursery.start(arguments, cell.run.log_path)
 
     # ------------------------------------------------------------------------------------------------ ends of workers
-    def _reap(self, cell: _Cell, code: int) -> None:
+    def _reap(self, cell: Cell, code: int) -> None:
         cell.process = None
         state = cell.run.state()
         if state.state == COMPLETE:
@@ -234,7 +267,7 @@ class _Launcher:
         else:
             self._record_failure(cell, _death(code), "crash")
 
-    def _record_failure(self, cell: _Cell, reason: str, failure_class: str) -> None:
+    def _record_failure(self, cell: Cell, reason: str, failure_class: str) -> None:
         """Write down for a worker what it could not say itself."""
         error = f"{reason}; log: {cell.run.log_path}"
         try:

@@ -1,0 +1,223 @@
+"""The loop of a search: asks for trials, starts their runs, stops those that the pruner gives up, tells the end.
+
+Looks at the panel `validation` are told to the pruner seed by seed, in the order of the seeds, so that the n-th number
+of every trial means the same: the mean of the final successes of the seeds before and of the look at this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigError
+from harness.files import RecordError
+from harness.record import RunDirectory
+from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING
+from harness.tune.objectives import SUCCESS, Measured, looks, measured
+from harness.tune.study import FINGERPRINTS, SEEDS, Asked, Study
+from harness.tune.trials import Made, Trials
+
+if TYPE_CHECKING:  # the pool brings the launcher with it
+    from harness.tune.pool import Pool
+
+POLL_SECONDS = 0.2
+IDLE_SECONDS = 1.0  # between two looks at a study that had no trial for us
+RESTARTS = 3  # of a run that somebody else stopped
+
+
+@dataclass
+class _Live:
+    """A trial under way. ending: (state, reason) once it was decided that it does not go on."""
+
+    study: Study
+    asked: Asked
+    made: Made
+    ending: tuple[str, str] | None = None
+    finished: dict[str, Measured] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # of spools, as far as they were read
+    restarts: int = 0
+
+
+class Loop:
+    """Sees every study through. runs: the folder of run directories; parallel: trials at a time of this command."""
+
+    def __init__(
+        self,
+        studies: Sequence[Study],
+        trials: Trials,
+        pool: Pool,
+        runs: Path,
+        parallel: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._studies, self._trials, self._pool = tuple(studies), trials, pool
+        self._runs, self._parallel, self._say = runs, parallel, say
+        self._live: list[_Live] = []
+        self._next_ask = 0.0
+        self._waits = False
+
+    def run(self) -> bool:
+        """Until every study has its trials, those of other commands included; False if the user stopped it first.
+
+        Raises RecordError, ConfigError: what is under way is then left to the next command.
+        """
+        try:
+            while True:
+                busy = self._pool.tick()
+                for live in list(self._live):
+                    self._look(live)
+                if self._pool.stopping:
+                    if not busy:
+                        return False
+                elif self._fill() == 0 and not self._live:
+                    return True
+                time.sleep(POLL_SECONDS)
+        finally:
+            for live in self._live:
+                live.asked.leave()
+
+    # ------------------------------------------------------------------------------------------------- beginning
+    def _fill(self) -> int:
+        """Begin trials while there is room; returns how many are still to do, by us or by others."""
+        if time.monotonic() < self._next_ask:
+            return 1
+        to_do = 0
+        for study in self._studies:
+            while len(self._live) < self._parallel and (asked := study.ask()) is not None:
+                self._begin(study, asked)
+            to_do += study.to_do()
+        if len(self._live) < self._parallel:
+            self._next_ask = time.monotonic() + IDLE_SECONDS
+        if to_do and not self._live and not self._waits:
+            self._waits = True
+            self._say(f"another command works on the last {to_do} trial(s); waiting for it")
+        return to_do
+
+    def _begin(self, study: Study, asked: Asked) -> None:
+        search = study.search
+        try:
+            made = self._trials.make(search.row, search.points, asked.params, f"trial {asked.number}")
+        except ConfigError as error:
+            asked.end("FAIL", f"its settings are refused: {error}")
+            return
+        asked.note(**{FINGERPRINTS: [cell.fingerprint for cell in made.cells]})
+        live = _Live(study, asked, made)
+        self._live.append(live)
+        for cell in made.all:
+            self._start(live, cell.fingerprint)
+
+    def _start(self, live: _Live, fingerprint: str) -> None:
+        cell = next(c for c in live.made.all if c.fingerprint == fingerprint)
+        run = RunDirectory.create(self._runs, cell.config, fingerprint)
+        self._pool.add(run, live.made.labels[fingerprint], cell.requires)
+
+    # ------------------------------------------------------------------------------------------------- on the way
+    def _look(self, live: _Live) -> None:
+        ends = {c.fingerprint: self._pool.outcome(c.fingerprint) for c in live.made.cells}
+        self._measure(live, [name for name, (state, _) in ends.items() if state == COMPLETE])
+        if live.ending is None:
+            broken = [(name, state, why) for name, (state, why) in ends.items() if state in (FAILED, PENDING)]
+            if broken:
+                name, state, why = broken[0]
+                self._give_up(live, "FAIL", f"run {name}: {state}: {why}")
+            elif live.ending is None:
+                self._report(live)
+        if any(state is None for state, _ in ends.values()):
+            return
+        if self._pool.stopping and any(state != COMPLETE for state, _ in ends.values()):
+            return  # the next command goes on with it
+        if live.ending is None and (left := [name for name, (state, _) in ends.items() if state == INTERRUPTED]):
+            self._again(live, left)
+            return
+        self._end(live)
+
+    def _measure(self, live: _Live, complete: Sequence[str]) -> None:
+        """Read what newly completed runs gave."""
+        search = live.study.search
+        names = list(dict.fromkeys([*(o.name for o in search.objectives), SUCCESS]))
+        for name in complete:
+            if name in live.finished:
+                continue
+            try:
+                live.finished[name] = measured(self._runs / name, search.skills, names)
+            except (ValueError, OSError) as error:
+                self._give_up(live, "FAIL", f"run {name}: {error}")
+                return
+
+    def _report(self, live: _Live) -> None:
+        """Tell the pruner what is new. A trial of several objectives has none."""
+        search = live.study.search
+        if live.study.tune.pruner == "none":
+            return
+        finals: list[float] = []
+        for index, cell in enumerate(live.made.cells):
+            name = cell.fingerprint
+            told = self._looks(live, name)
+            if name in live.finished and index + 1 < len(live.made.cells):
+                told = [*told, (search.steps, live.finished[name].values[SUCCESS])]
+            for step, success in told:
+                number = index * search.steps + step
+                if live.asked.report(number, (sum(finals) + success) / (len(finals) + 1)):
+                    self._give_up(live, "PRUNED", f"the pruner gave it up after step {step} of seed {cell.point.seed}")
+                    return
+            if name not in live.finished:
+                return
+            finals.append(live.finished[name].values[SUCCESS])
+
+    def _looks(self, live: _Live, name: str) -> list[tuple[int, float]]:
+        """Looks at a run, if its spool has grown; those told before are told again, which the study knows."""
+        spool = self._runs / name / "spool.jsonl"
+        size = spool.stat().st_size if spool.exists() else 0
+        if size == live.sizes.get(name, 0):
+            return []
+        live.sizes[name] = size
+        return looks(self._runs / name)
+
+    def _give_up(self, live: _Live, state: str, reason: str) -> None:
+        live.ending = (state, reason)
+        word = "pruned" if state == "PRUNED" else "its trial failed"
+        told = f"{word}: trial {live.asked.number} of {live.study.search.name}: {reason}"
+        for cell in live.made.cells:
+            if self._pool.outcome(cell.fingerprint)[0] is None:
+                self._pool.stop(cell.fingerprint, told)
+
+    def _again(self, live: _Live, names: Sequence[str]) -> None:
+        """Runs that somebody else stopped go on from their checkpoints, a few times."""
+        live.restarts += 1
+        if live.restarts > RESTARTS:
+            live.ending = ("FAIL", f"run {names[0]} was stopped {RESTARTS} times by somebody else")
+            self._end(live)
+            return
+        for name in names:
+            self._start(live, name)
+
+    # ------------------------------------------------------------------------------------------------- the end
+    def _end(self, live: _Live) -> None:
+        """Every run has ended: tell how. What was to be pruned but completed first is complete."""
+        search, asked = live.study.search, live.asked
+        self._live.remove(live)
+        self._next_ask = 0.0
+        results = [live.finished.get(cell.fingerprint) for cell in live.made.cells]
+        asked.note(
+            **{
+                SEEDS: [
+                    {"seed": cell.point.seed, "episodes": result.episodes, "values": dict(result.values)}
+                    for cell, result in zip(live.made.cells, results, strict=True)
+                    if result is not None
+                ]
+            }
+        )
+        complete = [result for result in results if result is not None]
+        if len(complete) == len(results) and (live.ending is None or live.ending[0] == "PRUNED"):
+            means = [sum(r.values[o.name] for r in complete) / len(complete) for o in search.objectives]
+            asked.complete(means)
+            told = ", ".join(f"{o.name} {mean:.4g}" for o, mean in zip(search.objectives, means, strict=True))
+            self._say(f"{search.place}, trial {asked.number}: {told}")
+            return
+        if live.ending is None:
+            raise RecordError(f"trial {asked.number} of {search.name} ended without an outcome; its runs: {results}")
+        asked.end(*live.ending)
+        self._say(f"{search.place}, trial {asked.number}: {live.ending[0].lower()}: {live.ending[1]}")
