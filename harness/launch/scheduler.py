@@ -137,7 +137,9 @@ class Slurm:
             answer = self._ask("scancel", *some)
             complaints = [line for line in answer.complaint.splitlines() if line.strip()]
             harmless = (_NO_SUCH_JOB, "already completing or completed", "already finished")
-            if answer.status != 0 and not all(any(h in line.lower() for h in harmless) for line in complaints):
+            if answer.status != 0 and not (
+                complaints and all(any(h in line.lower() for h in harmless) for line in complaints)
+            ):
                 raise answer.error("the jobs may still run; repeat the command")
 
     def requeue(self, job_id: str) -> bool:
@@ -267,10 +269,18 @@ def _queue_rows(text: str) -> Iterator[tuple[str, JobState]]:
                 word,
                 kind_of(word, in_queue=True),
                 "" if reason in ("None", "(null)") else reason,
-                exit_code or None,
+                _exit_code(exit_code),
                 int(restarts) if restarts.isdigit() else None,
             ),
         )
+
+
+def _exit_code(text: str) -> str | None:
+    """`<status>:<signal>` of what squeue prints: that, or the bare number that wait(2) gave."""
+    if not text.isdigit():
+        return text if ":" in text else None
+    number = int(text)
+    return f"{number >> 8 & 0xFF}:{number & 0x7F}"
 
 
 def _accounting_rows(text: str) -> Iterator[tuple[str, JobState]]:
