@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.knobs import resolve_knobs
-from harness import registry
+from harness import by_env, registry
 from harness.commandline import AXES, CommandLine, as_override
 from harness.compose import Composer, render
 from harness.config import CommandConfig, RunConfig
@@ -88,6 +88,8 @@ class Cells:
         files = (row.method, env, backbone)
         if prefixes & self._presets.get((self._key(row), files), {}).keys():
             return f"sweeps/protocol/{self._found[self._key(row), files].protocol}.yaml"
+        if (known := self._found.get((self._key(row), files))) and (place := by_env.origin(known, env, key)):
+            return place
         group = _GROUP_OF.get(parts[0], parts[0])
         chosen = {"method": row.method, "env": env, "backbone": backbone}
         _, choices = self._composer.config(self._overrides(self._key(row), files))
@@ -147,22 +149,25 @@ class Cells:
     def _with_protocol(
         self, plain: CommandConfig, free: bool, row: Row, files: tuple[str, str, str]
     ) -> tuple[CommandConfig, Mapping[str, Any]]:
-        """The configuration with what its protocol says and nobody overrides, and that. free: no ${...} in it."""
+        """The configuration with what its files say of this environment, and its protocol, where nobody overrides it;
+        and what the protocol decides. free: no ${...} in it."""
         overrides = self._key(row)
-        given = self._protocols.values(
+        groups = self._composer.groups()
+        preset = self._protocols.values(
             plain.protocol, files[0], files[1], lambda: self.origin(row, files[1], files[2], "protocol")
         )
-        settings = {**row.overrides, **self._fixed(row)}
+        given = {**by_env.values(plain, files[1], groups["env"]), **preset}
+        settings = {k.lstrip("+"): text for k, text in {**row.overrides, **self._fixed(row)}.items()}
         values = {key: given[key] for key in given if key not in settings}
+        presets = {key: given[key] for key in preset if key in values}
         if not values:
-            return plain, values
+            return plain, presets
         nested = any(a.startswith(f"{b}.") or b.startswith(f"{a}.") for a in values for b in settings)
         if free and not nested:
-            return apply(plain, values), values
-        groups = self._composer.groups()
-        preset = tuple(as_override(key, render(given), groups) for key, given in values.items())
-        composed = self._composed((*preset, *overrides), files)
-        return composed, {key: given for key, given in values.items() if value(composed, key) == given}
+            return apply(plain, values), presets
+        before = tuple(as_override(key, render(given), groups) for key, given in values.items())
+        composed = self._composed((*before, *overrides), files)
+        return composed, {key: given for key, given in presets.items() if value(composed, key) == given}
 
     # ---------------------------------------------------------------------------------------------- composition
     def _key(self, row: Row) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from harness import registry
 from harness.cells import Cells, row_label
 from harness.commandline import CommandLine, as_override
 from harness.compose import PROTOCOL, Composer, render
-from harness.config import CommandConfig
+from harness.config import CommandConfig, SweepConfig
 from harness.errors import ConfigError, Problem
 from harness.plan_checks import Changes, Combination, check_deltas, check_distinct, check_values
 from harness.protocols import FAIR, Protocols
@@ -28,7 +28,8 @@ class Plan:
 
     command: the configuration common to all cells; sweep: rows and points; cells: in the order of the rows, then
     teachers that are no row; labels: row or teacher -> how tables and messages call it; changes: what each row with a
-    base changes in it, in each environment and on each backbone
+    base changes in it, in each environment and on each backbone; origin_of: row, environment, backbone, dotted key ->
+    where its value comes from
     """
 
     sweep: Sweep
@@ -36,6 +37,12 @@ class Plan:
     cells: tuple[Cell, ...]
     labels: Mapping[str, str]
     changes: Mapping[Combination, Changes]
+    origin_of: Callable[[Row, str, str, str], str] | None = field(default=None, compare=False, repr=False)
+
+    def origin(self, cell: Cell, key: str) -> str:
+        """Where the value of a dotted key of a cell comes from, in words; "" where nobody knows."""
+        point = cell.point
+        return "" if self.origin_of is None else self.origin_of(cell.row, point.env, point.backbone, key)
 
     @property
     def out(self) -> Path:
@@ -70,7 +77,7 @@ def build_plan(composer: Composer, command: CommandLine) -> Plan:
     """Compose and validate every cell once. Raises ConfigError with everything that is wrong."""
     common, choices = _common(composer, command)
     if common.sweep is not None and command.sweep is not None:
-        sweep = expand(common.sweep, command.sweep, command, composer.groups())
+        sweep = expand(_crossed(common, common.sweep, command), command.sweep, command, composer.groups())
         common = composer.config(requested(composer, command, sweep))[0]
     else:
         sweep = single(command, choices, common.fraction, common.seed)
@@ -93,7 +100,14 @@ def build_plan(composer: Composer, command: CommandLine) -> Plan:
         if cell.row.id not in labels:
             command_config = cells.command_config(cell.row, cell.point.env, cell.point.backbone)
             labels[cell.row.id] = row_label(cell.row, command_config)
-    return Plan(sweep, common, tuple(found), labels, changes)
+    return Plan(sweep, common, tuple(found), labels, changes, cells.origin)
+
+
+def _crossed(common: CommandConfig, sweep: SweepConfig, command: CommandLine) -> SweepConfig:
+    """The sweep with the backbones of its scale, where that has some and the command line does not say otherwise."""
+    if not common.backbones or {"sweep.axes.backbone", "sweep.axes"} & command.fixed.keys():
+        return sweep
+    return replace(sweep, axes=replace(sweep.axes, backbone=list(common.backbones)))
 
 
 def _common(composer: Composer, command: CommandLine) -> tuple[CommandConfig, Mapping[str, str]]:

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 # engine -> what it can do for a method. `teacher`: log-probs of the same tokens under another prompt; `aux_loss`: a
 # loss term of the method's own.
-ENGINES: Mapping[str, frozenset[str]] = {"local": frozenset({"teacher", "aux_loss"})}
+ENGINES: Mapping[str, frozenset[str]] = {
+    "local": frozenset({"teacher", "aux_loss"}),
+    "verl": frozenset({"teacher", "aux_loss"}),
+    "vllm": frozenset(),  # plays panels with a policy that is there; trains nothing
+}
 CONTEXTS = ("growing", "per_step")
-LAUNCHERS = ("local",)
+LAUNCHERS = ("local", "slurm")
 
 
 def method_spec(name: str) -> MethodSpec:

@@ -142,7 +142,9 @@ def learning_fields(
 
 def empty_fields(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The fields of a row of padding, which has one token."""
-    return {name: torch.full((1,), -1) if name == "harness_step" else tensor.new_zeros(1) for name, tensor in like.items()}
+    return {
+        name: torch.full((1,), -1) if name == "harness_step" else tensor.new_zeros(1) for name, tensor in like.items()
+    }
 
 
 # -------------------------------------------------------------------------------------------------------- mini-batches

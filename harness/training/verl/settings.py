@@ -120,7 +120,7 @@ def _actor(config: RunConfig, sizes: Sizes) -> Iterator[Setting]:
         "training.mini_batches",
     )
     yield Setting(f"{actor}.use_dynamic_bsz", True, "micro-batches are filled by tokens")
-    yield Setting(f"{actor}.ppo_max_token_len_per_gpu", sizes.update_tokens, "verl.micro_batch x longest row")
+    yield Setting(f"{actor}.ppo_max_token_len_per_gpu", sizes.update_tokens, "verl.micro_batch x half the longest row")
     yield Setting(f"{actor}.clip_ratio", training.clip_low, "training.clip_low")
     yield Setting(f"{actor}.clip_ratio_low", training.clip_low, "training.clip_low")
     yield Setting(f"{actor}.clip_ratio_high", training.clip_high, "training.clip_high")
@@ -167,7 +167,7 @@ def _fsdp(config: RunConfig, section: str, sizes: Sizes) -> Iterator[Setting]:
 def _reference(config: RunConfig, sizes: Sizes) -> Iterator[Setting]:
     reference = "actor_rollout_ref.ref"
     yield Setting(
-        f"{reference}.log_prob_max_token_len_per_gpu", sizes.score_tokens, "verl.score_micro_batch x longest row"
+        f"{reference}.log_prob_max_token_len_per_gpu", sizes.score_tokens, "verl.score_micro_batch x half the longest row"
     )
     yield Setting(f"{reference}.log_prob_use_dynamic_bsz", True, "micro-batches are filled by tokens")
     yield from _fsdp(config, f"{reference}.fsdp_config", sizes)
@@ -197,7 +197,7 @@ def _rollout(config: RunConfig, backend: str, sizes: Sizes) -> Iterator[Setting]
     yield Setting(f"{rollout}.enforce_eager", verl.eager or not sizes.on_gpu, "verl.eager")
     yield Setting(f"{rollout}.calculate_log_probs", True, "to measure how far sampling and training differ")
     yield Setting(
-        f"{rollout}.log_prob_max_token_len_per_gpu", sizes.score_tokens, "verl.score_micro_batch x longest row"
+        f"{rollout}.log_prob_max_token_len_per_gpu", sizes.score_tokens, "verl.score_micro_batch x half the longest row"
     )
     yield Setting(f"{rollout}.log_prob_use_dynamic_bsz", True, "micro-batches are filled by tokens")
     yield Setting(f"{rollout}.agent.num_workers", sizes.agent_workers, "verl.agent_workers")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.config import RunConfig
 from harness.errors import Problem
+from harness.launch.shapes import shape_of
 
 # Ray reserves this many logical cores beside each GPU: verl's ResourcePoolManager colocates up to three workers there.
 CPUS_PER_GPU = 3
@@ -18,6 +19,9 @@ EPISODES_PER_AGENT = 16
 AGENTS_PER_NODE = 8  # verl's default for a whole run
 STORAGE_PER_NODE = 2  # verl advises at least two per machine
 REWARD_WORKERS = 1  # the agent loop scores episodes itself; verl still wants one
+
+# Papers count micro-batches in rows whose lengths they do not print; a budget of tokens takes them to be half full.
+ROW_FILL = 0.5
 
 # Environment steps per episode, for estimates only; assumed averages, as in sweeps/protocol/paper.yaml.
 STEPS_PER_EPISODE: Mapping[str, int] = {"alfworld": 16, "webshop": 8, "search_qa": 2}
@@ -95,8 +99,8 @@ def sizes_of(config: RunConfig) -> Sizes:
         sequence_parallel=sequence,
         replicas=replicas,
         longest=longest,
-        update_tokens=math.ceil(max(1, verl.micro_batch) * longest / sequence),
-        score_tokens=math.ceil(max(1, verl.score_micro_batch) * longest / sequence),
+        update_tokens=_budget(verl.micro_batch, longest, sequence),
+        score_tokens=_budget(verl.score_micro_batch, longest, sequence),
         episodes=episodes,
         rows=rows,
         mini_batches=training.mini_batches,
@@ -108,19 +112,22 @@ def sizes_of(config: RunConfig) -> Sizes:
     )
 
 
+def _budget(rows: int, longest: int, sequence: int) -> int:
+    """Tokens of one forward on one GPU: `rows` at their usual length, and never less than the longest row."""
+    return math.ceil(max(longest, rows * longest * ROW_FILL) / sequence)
+
+
 def least_ray_cpus(config: RunConfig) -> int:
     """Logical cores without which actors of a run would wait for ever."""
-    from dataclasses import replace
-
     return sizes_of(replace(config, verl=replace(config.verl, ray_cpus=0))).ray_cpus - 1
 
 
 def place_of(config: RunConfig) -> tuple[int, int, bool]:
-    """(machines, workers on each, whether they are GPUs). On a CPU one worker."""
-    resources = config.backbone.resources
+    """(machines, workers on each, whether they are GPUs): those of the run's job. On a CPU one worker."""
     if config.runtime.device.partition(":")[0] == "cpu":
         return 1, 1, False
-    return resources.nodes, resources.gpus_per_node, True
+    shape = shape_of(config)
+    return shape.nodes, shape.gpus_per_node, True
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -133,7 +140,7 @@ def problems(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     def wrong(key: str, given: object, fix: str) -> Problem:
         return Problem(key, str(given), origin(key), fix)
 
-    verl, backbone, resources = config.verl, config.backbone, config.backbone.resources
+    verl, backbone = config.verl, config.backbone
     nodes, per_node, on_gpu = place_of(config)
     gpus = nodes * per_node
     if on_gpu and per_node < 1:
@@ -170,9 +177,9 @@ def problems(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     if on_gpu and config.launcher.name == "local" and config.launcher.workers != 1:
         fix = "runs of engine=verl take all GPUs of a machine, so one at a time; set launcher.workers=1"
         yield wrong("launcher.workers", config.launcher.workers, fix)
-    if on_gpu and config.launcher.name == "local" and resources.nodes > 1:
+    if on_gpu and config.launcher.name == "local" and nodes > 1:
         fix = "launcher=local has one machine; set 1, or use launcher=slurm"
-        yield wrong("backbone.resources.nodes", resources.nodes, fix)
+        yield wrong("backbone.resources.nodes", nodes, fix)
 
 
 def _is_hub_id(path: str | None) -> bool:
