@@ -115,12 +115,13 @@ def perform(composer: Composer, command: CommandLine) -> int:
         from harness.tune.actions import act
 
         return act(plan, plan.command.sweep.tune, composer, command)
-    from harness import actions, actions_sync
+    from harness import actions, actions_preflight, actions_sync
 
     return {
         "run": actions.run,
         "plan": actions.plan,
         "status": actions.status,
+        "preflight": actions_preflight.preflight,
         "sync": actions_sync.sync,
         "tables": actions.tables,
     }[command.do](plan)

@@ -11,7 +11,7 @@ from harness.schema import exists, keys, nearest_key
 
 AXES = ("method", "env", "backbone", "fraction", "seed")
 GROUP_AXES = ("method", "env", "backbone")
-DO = ("run", "plan", "status", "sync", "tables")
+DO = ("run", "plan", "status", "preflight", "sync", "tables")
 # Short names for what is typed often.
 SHORT = {"out": "runtime.out", "workers": "launcher.workers"}
 SEARCHPATH = "hydra.searchpath"
