@@ -6,15 +6,16 @@ OUT    ?= .
 # `alfworld` adds ALFWorld's reference engine (env.engine=textworld), which is compiled: EXTRAS=hf,search,alfworld,dev make install
 EXTRAS ?= hf,search,dev
 BIN    := $(abspath $(VENV))/bin
+SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 STAMP  := $(VENV)/.installed-$(EXTRAS)
 # One thread per process: two runs side by side on two cores beat one run on two threads.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install main-table quick test lint types format check backbone bench clean
+.PHONY: help install main-table quick test slurm-packages lint types format check backbone bench clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(STAMP)  ## virtual environment with everything in it; compiles nothing
 
@@ -37,6 +38,9 @@ quick: $(STAMP)  ## one short cell per method, a few minutes
 
 test: $(STAMP)  ## all tests, on all cores
 	"$(BIN)/python" -m pytest -n auto --dist loadfile
+
+slurm-packages:  ## Debian packages of Slurm, for the tests that start one (as root)
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM_PACKAGES)
 
 lint: $(STAMP)  ## ruff
 	"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check .

@@ -165,3 +165,10 @@ def test_a_taken_port_is_tried_again_and_other_troubles_are_not(
     with pytest.raises(lab.LabError, match="something else"):
         lab.bring_up(Settings(), folder)
     assert Fails.troubles == ["something else"]
+
+
+def test_gate_makefile_and_message_name_the_same_packages() -> None:
+    project = LAB.parents[2]
+    packages = set(lab.PACKAGES.split())
+    for name in ("Makefile", ".ci/run"):
+        assert packages <= set((project / name).read_text().replace("(", " ").replace(")", " ").split()), name

@@ -1,6 +1,6 @@
 """A run that costs nothing: stands in for `harness.run` where only the life of jobs is looked at.
 
-It reads `<out>/trouble.json`, seed (or "any") -> what happens to the run of that seed:
+It reads `<out>/trouble.json`, seed, method or "any" -> what happens to runs of it:
 
     seconds   a step takes so long
     die       SIGKILL of itself after this step, in the first process that gets there
@@ -39,7 +39,8 @@ class _Stage:
             trouble = json.loads((self.out / "trouble.json").read_text())
         except FileNotFoundError:
             trouble = {}
-        self.trouble: dict[str, Any] = trouble.get("any", {}) | trouble.get(str(config.seed), {})
+        names = ("any", config.method.id, str(config.seed))
+        self.trouble: dict[str, Any] = {key: value for name in names for key, value in trouble.get(name, {}).items()}
 
     def write(self, word: str, *more: object) -> None:
         job = "_".join(filter(None, map(os.environ.get, ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))))
