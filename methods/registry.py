@@ -11,11 +11,11 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from core.knobs import resolve_knobs
 from core.names import unknown_name
+from core.plugins import Specs
 from methods.interface import Method, MethodConfig, MethodContext, MethodSpec
 from methods.validation import check_values
 
@@ -41,37 +41,23 @@ BUILTIN = {
 }
 
 
-def _plugins() -> dict[str, str]:
-    """Import path of each method that an installed package offers. Raises ValueError if a name is taken twice."""
-    found: dict[str, str] = {}
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)):
-        taken = BUILTIN.get(point.name) or found.get(point.name)
-        if taken is not None and taken != point.value:
-            raise ValueError(
-                f"the method name {point.name!r} is offered by both {taken} and {point.value} "
-                f"(entry points of group {ENTRY_POINT_GROUP}); rename or uninstall one of them"
-            )
-        found[point.name] = point.value
-    return found
+_SPECS = Specs("method", "method.name", ENTRY_POINT_GROUP, BUILTIN, lambda: MethodSpec)
 
 
 def names() -> tuple[str, ...]:
     """Every registered name, sorted."""
-    return tuple(sorted({*BUILTIN, *_plugins()}))
+    return _SPECS.names()
 
 
 def get(name: str) -> MethodSpec:
     """The spec registered under `name`, or the one that a path `package.module:ATTRIBUTE` leads to.
 
-    Raises ValueError with the nearest name if there is none, and says why a path leads nowhere.
+    Raises ValueError with the nearest name if there is none, says why a path leads nowhere, and names the package whose
+    entry point is broken.
     """
     if ":" in name:
         return _imported(name)
-    path = BUILTIN.get(name) or _plugins().get(name)
-    if path is None:
-        hint = "A method of your own, in the working directory or on Python's path, is module:SPEC"
-        raise ValueError(unknown_name("method.name", name, names(), hint))
-    return _load(name, path)
+    return _SPECS.get(name, "A method of your own, in the working directory or on Python's path, is module:SPEC")
 
 
 @cache
@@ -108,20 +94,6 @@ def _imported(path: str) -> MethodSpec:
         f"method.name={path!r}: {attribute} of {where} is a {type(spec).__name__}, not a MethodSpec; "
         f"MethodSpecs there: {', '.join(specs) or 'none'}"
     )
-
-
-@cache
-def _load(name: str, path: str) -> MethodSpec:
-    module_name, _, attribute = path.partition(":")
-    try:
-        spec = getattr(importlib.import_module(module_name), attribute or "SPEC")
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"method {name!r} is registered as {path}, which cannot be loaded: {error}") from error
-    if not isinstance(spec, MethodSpec):
-        raise ValueError(f"method {name!r} is registered as {path}, which is a {type(spec).__name__}, not a MethodSpec")
-    if spec.name != name:
-        raise ValueError(f"method {name!r} is registered as {path}, whose spec calls itself {spec.name!r}")
-    return spec
 
 
 def validate(config: MethodConfig) -> MethodSpec:

@@ -7,14 +7,17 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from core import plugins
 from envs import registry
 from envs.interface import EnvSpec
+
+READ_ANEW = plugins.offers.__wrapped__  # without the cache
 
 
 def plugin(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
     found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points]
-    monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.ENTRY_POINT_GROUP else [])
-    registry._load.cache_clear()
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == registry.ENTRY_POINT_GROUP else [])
+    monkeypatch.setattr(plugins, "offers", READ_ANEW)
 
 
 def test_builtin_environments_load_and_bear_their_name() -> None:
@@ -52,15 +55,16 @@ def test_plugins_that_are_wrong_are_named(monkeypatch: pytest.MonkeyPatch) -> No
         ("number", "bad_plugin:NUMBER"),
         ("alias", "bad_plugin:ALIAS"),
     )
-    with pytest.raises(ValueError, match="cannot be loaded: No module named 'no_such_module'"):
+    with pytest.raises(ValueError, match="cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"):
         registry.get("absent")
     with pytest.raises(ValueError, match="which is a int, not an EnvSpec"):
         registry.get("number")
     with pytest.raises(ValueError, match="calls itself 'alfworld'"):
         registry.get("alias")
     plugin(monkeypatch, ("alfworld", "other:SPEC"))
-    with pytest.raises(ValueError, match="offered by both"):
-        registry.names()
+    assert registry.get("webshop").name == "webshop"
+    with pytest.raises(ValueError, match=r"is offered by envs\.alfworld\.spec:SPEC of this project and by other:SPEC"):
+        registry.get("alfworld")
 
 
 def test_specs_are_read_without_anything_heavy() -> None:
