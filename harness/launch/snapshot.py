@@ -7,15 +7,14 @@ file and of the code's identity, so the same code is copied once, and a copy is 
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import shutil
-import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from harness import provenance
 from harness.files import RecordError, json_bytes, sync_folder, write_new, writing
 from harness.provenance import SNAPSHOT_NAME, SNAPSHOT_PACKAGES, snapshot_digest, snapshot_files, this_code
 
@@ -54,14 +53,10 @@ def environment(copy: Path, workdir: Path | None = None, inherited: str | None =
 
 
 def _package_folder(name: str) -> Path:
-    module = sys.modules.get(name)
-    paths: Sequence[str] = list(getattr(module, "__path__", ()))
-    if not paths:
-        spec = importlib.util.find_spec(name)
-        paths = list(spec.submodule_search_locations or ()) if spec is not None else []
-    folder = Path(paths[0]) if paths else None
-    if folder is None or not folder.is_dir():
-        raise RecordError(f"the package {name!r} is not a folder of files, so jobs cannot be given a copy of it")
+    """Where the running code's package lies: all packages of the project are installed side by side."""
+    folder = Path(provenance.__file__).resolve().parents[1] / name
+    if not (folder / "__init__.py").is_file():
+        raise RecordError(f"{folder} is not a folder of files, so jobs cannot be given a copy of the package {name!r}")
     return folder
 
 
