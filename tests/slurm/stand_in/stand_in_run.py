@@ -43,7 +43,8 @@ class _Stage:
         self.trouble: dict[str, Any] = {key: value for name in names for key, value in trouble.get(name, {}).items()}
 
     def write(self, word: str, *more: object) -> None:
-        job = "_".join(filter(None, map(os.environ.get, ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))))
+        array = "_".join(filter(None, map(os.environ.get, ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))))
+        job = array or os.environ.get("SLURM_JOB_ID", "")
         restart = os.environ.get("SLURM_RESTART_COUNT", "0")
         line = " ".join(map(str, [word, self.config.seed, os.getpid(), job or "-", restart, *more]))
         with (self.out / "journal").open("a") as file:
