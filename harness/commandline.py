@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.configs import available_files
 from harness.errors import ConfigError, Problem, suggest
 from harness.schema import exists, keys, nearest_key
 
 AXES = ("method", "env", "backbone", "fraction", "seed")
 GROUP_AXES = ("method", "env", "backbone")
-DO = ("run", "plan", "status", "preflight", "sync", "tables")
+DO = ("run", "retry", "plan", "status", "watch", "cancel", "preflight", "sync", "tables")
 # Short names for what is typed often.
 SHORT = {"out": "runtime.out", "workers": "launcher.workers"}
 SEARCHPATH = "hydra.searchpath"
@@ -112,7 +113,7 @@ def as_override(key: str, text: str, groups: Mapping[str, Sequence[str]]) -> str
 def _unknown_methods(values: Sequence[Any], groups: Mapping[str, Sequence[str]]) -> list[Problem]:
     """Without a sweep `method` names files; with one it names rows, which the sweep knows."""
     return [
-        Problem("method", str(v), FROM_COMMAND_LINE, suggest(str(v), groups["method"], "available"))
+        Problem("method", str(v), FROM_COMMAND_LINE, available_files(str(v), groups["method"]))
         for v in values
         if v not in groups["method"]
     ]
@@ -131,7 +132,7 @@ def check_key(key: str, value: str, origin: str, groups: Mapping[str, Sequence[s
 def check_group(key: str, value: Any, origin: str, groups: Mapping[str, Sequence[str]]) -> None:
     """Raise ConfigError unless the group `key` has a file named `value`."""
     if key in groups and value not in groups[key]:
-        raise ConfigError(Problem(key, str(value), origin, suggest(str(value), groups[key], "available")))
+        raise ConfigError(Problem(key, str(value), origin, available_files(str(value), groups[key])))
 
 
 def _check_hydra_override(key: str) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import CommandConfig
-from harness.errors import ConfigError, Problem, suggest
+from harness.configs import available_files, folders
+from harness.errors import ConfigError, Problem
 from harness.schema import nearest_key
 
 CONFIG_MODULE = "sweeps"
@@ -23,13 +24,23 @@ PROTOCOL = "protocol"
 GROUPS = ("sweep", "method", "env", "backbone", "scale", "analyzer", "launcher", "tracking")
 
 
+def project_files(group: str) -> dict[str, str]:
+    """Name -> text of the project's own files of a group, sorted; none if there is no such group."""
+    folder = resources.files(CONFIG_MODULE) / group
+    files = {e.name: e for e in folder.iterdir() if e.name.endswith(".yaml")} if folder.is_dir() else {}
+    return {name.removesuffix(".yaml"): files[name].read_text(encoding="utf-8") for name in sorted(files)}
+
+
 def package_files(groups: Sequence[str] = GROUPS) -> dict[str, dict[str, str]]:
-    """Group -> file -> its first comment line, of folders in the package. Needs no Hydra."""
+    """Group -> file -> its first comment line, of folders in the package, then of those that installed packages add
+    (with the package's name). Needs no Hydra."""
     found: dict[str, dict[str, str]] = {}
     for group in groups:
-        folder = resources.files(CONFIG_MODULE) / group
-        files = {e.name.removesuffix(".yaml"): e for e in folder.iterdir() if e.name.endswith(".yaml")}
-        found[group] = {name: _first_comment(files[name].read_text(encoding="utf-8")) for name in sorted(files)}
+        found[group] = {name: _first_comment(text) for name, text in project_files(group).items()}
+        for added in folders():
+            for name, path in added.files(group).items():
+                comment = _first_comment(path.read_text(encoding="utf-8"))
+                found[group].setdefault(name, f"{comment} [{added.offer.package}]".lstrip())
     return found
 
 
@@ -76,7 +87,7 @@ class Composer:
             with _translated():
                 found = self._files.load_config(f"{group}/{name}")
             if found is None:
-                raise ConfigError(Problem(group, name, "", suggest(name, self.names(group), "available")))
+                raise ConfigError(Problem(group, name, "", available_files(name, self.names(group))))
             parents = [entry.path for entry in found.defaults_list if getattr(entry, "path", "_self_") != "_self_"]
             node = OmegaConf.to_container(found.config, resolve=False)
             content = {str(key): v for key, v in node.items()} if isinstance(node, dict) else {}
@@ -154,9 +165,24 @@ def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> C
         overrides = [f"hydra.searchpath=['file://{folder}']"]
     # Hydra's global state is needed to make its loader, and left as it was: composers do not know of each other.
     with initialize_config_module(config_module=CONFIG_MODULE, version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
+        loader = _with_packages(GlobalHydra.instance().config_loader())
     _read_files_once(loader)
     return Composer(loader, overrides)
+
+
+def _with_packages(loader: Any) -> Any:
+    """A loader that also sees the configuration folders of installed packages. Where Hydra finds our plugins it does
+    already."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    path = copy.deepcopy(loader.get_search_path())
+    known = {element.provider for element in path.get_path()}
+    schema = path.get_path().pop()  # stays the last
+    for folder in folders():
+        if folder.path is not None and folder.provider not in known:
+            path.append(folder.provider, f"file://{folder.path}")
+    path.get_path().append(schema)
+    return ConfigLoaderImpl(path)
 
 
 def _read_files_once(loader: Any) -> None:
@@ -208,7 +234,7 @@ def _problem(error: BaseException) -> Problem:
     missing = getattr(error, "missing_cfg_file", None)
     if options is not None and missing:
         group, _, name = str(missing).rpartition("/")
-        return Problem(group, name, "", suggest(name, list(options), "available"))
+        return Problem(group, name, "", available_files(name, list(options)))
     text = "\n".join(str(e) for e in _chain(error))
     full_key = _search(r"full_key: (\S+)", text)
     file = _search(r"In '([^']+)'", text)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from harness.compose import PROTOCOL, package_files
+from harness.compose import GROUPS, PROTOCOL, package_files, project_files
 from harness.config import CommandConfig
+from harness.configs import lost, shadowed
 from harness.schema import keys, value
 
 _USAGE = """\
@@ -67,6 +68,8 @@ def _groups() -> str:
         for number, (name, comment) in enumerate(files.items()):
             head = group if number == 0 else ""
             lines.append(f"  {head:<10}{name.ljust(width)}  {comment}".rstrip())
+    wrong = [*lost(), *shadowed({group: list(project_files(group)) for group in GROUPS})]
+    lines += ["", *(f"  not usable: {line}" for line in wrong)] if wrong else []
     return "\n".join(lines) + "\n"
 
 

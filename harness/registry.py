@@ -77,6 +77,19 @@ def backbone_identity(backbone: BackboneConfig, env: EnvConfig) -> str:
     return backbones.identity(backbone, env)
 
 
+def unknown_backbone_kind(kind: str) -> str | None:
+    """None if there is such a kind of backbone, else what is wrong, with the nearest name or the broken package."""
+    from harness.backbones import kinds
+
+    if kind in kinds.BUILTIN:
+        return None
+    try:
+        kinds.get(kind)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def offered(config: RunConfig) -> frozenset[str]:
     """Capabilities that a cell's environment and engine offer, as `env:...` and `engine:...`."""
     env = {f"env:{c}" for c in env_spec(config.env.name).capabilities}
@@ -132,4 +145,5 @@ __all__ = [
     "offered",
     "panel_identity",
     "unfit_analyzer",
+    "unknown_backbone_kind",
 ]

@@ -130,9 +130,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "analyzer.limit_field": LIMIT_FIELDS,
     "env.prompt": ("compact", "full"),
     "env.response": ("bare", "tagged"),
-    "backbone.kind": ("embedded", "hub"),
     "backbone.dtype": ("float32", "bfloat16"),
     "runtime.log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
+    "verl.attn_implementation": ("auto", "flash_attention_2", "sdpa", "eager"),
 }
 
 TRAIN_PANEL = "train"  # as harness.run loads it
@@ -176,6 +176,19 @@ def _combinations(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     yield from _backbone(config, origin)
     yield from _environment(config, origin)
     yield from _method(config, origin)
+    yield from _engine(config, origin)
+
+
+def _engine(config: RunConfig, origin: Origin) -> Iterator[Problem]:
+    """What only one engine minds."""
+    if config.engine == "verl":
+        from harness.training.verl import sizes
+
+        yield from sizes.problems(config, origin)
+    elif config.engine == "vllm":
+        from harness.training import vllm_settings
+
+        yield from vllm_settings.problems(config, origin)
 
 
 def _training(config: RunConfig, origin: Origin) -> Iterator[Problem]:
@@ -193,6 +206,11 @@ def _training(config: RunConfig, origin: Origin) -> Iterator[Problem]:
 
 def _backbone(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     backbone, training = config.backbone, config.training
+    if wrong := registry.unknown_backbone_kind(backbone.kind):
+        yield Problem("", "", origin("backbone.kind"), wrong)
+        return
+    if backbone.kind not in ("embedded", "hub"):
+        return  # a package's kind: its identity() says what it cannot honour
     if backbone.kind == "hub":
         if not backbone.path:
             fix = "needs a transformers folder or a hub id, because backbone.kind=hub"

@@ -19,6 +19,7 @@ from typing import Any
 from envs import registry
 from envs.cache import cache_root, file_lock
 from envs.interface import EnvConfig, EnvSpec
+from harness.backbones import kinds
 from harness.backbones.content import WEIGHTS, combined, file_sha256, hashes
 from harness.config import BackboneConfig
 
@@ -78,8 +79,11 @@ def identity(backbone: BackboneConfig, env: EnvConfig) -> str:
     """What a fingerprint needs to know about the initial policy.
 
     Embedded: its recipe, and the weights where they are shipped. A local folder: its content. A hub id: id and
-    revision, whatever the hub gives for them. Raises FileNotFoundError for a folder that is not there.
+    revision, whatever the hub gives for them. A package's kind: what that says. Raises FileNotFoundError for a folder
+    that is not there, ValueError for a kind that cannot be loaded.
     """
+    if backbone.kind not in kinds.BUILTIN:
+        return f"{backbone.kind}:{kinds.get(backbone.kind).identity(backbone, env)}"
     if backbone.kind == "embedded":
         key = recipe_hash(backbone, env)
         shipped = _shipped(backbone, env, key)
@@ -97,7 +101,7 @@ def weights_digest(backbone: BackboneConfig, env: EnvConfig) -> str | None:
     """
     if backbone.kind == "embedded":
         return file_sha256(ensure(backbone, env) / MODEL)
-    folder = _local(backbone)
+    folder = _local(backbone) if backbone.kind == "hub" else ensure(backbone, env)
     if folder is None:
         return None
     return combined({n: digest for n, digest in hashes(folder, _kept(env)).items() if n.endswith(WEIGHTS)})
@@ -151,6 +155,8 @@ def ensure(backbone: BackboneConfig, env: EnvConfig, progress: Progress | None =
 
     Several processes may ask at once: one makes it, the others wait. Raises BackboneError.
     """
+    if backbone.kind not in kinds.BUILTIN:
+        return kinds.get(backbone.kind).ensure(backbone, env)
     if backbone.kind == "hub":
         if not backbone.path:
             raise BackboneError(f"backbone.path is not set, but backbone.kind=hub ({backbone.name}): give a folder")
