@@ -39,6 +39,10 @@ class Cells:
         given = {*sweep.common, *command.fixed, *command.varied}
         self.common_knobs = frozenset(key for key in given if key.startswith(KNOBS))
 
+    def file_names(self, group: str) -> tuple[str, ...]:
+        """Names of the files of a group, those of installed packages included."""
+        return self._composer.groups()[group]
+
     def command_config(self, row: Row, env: str, backbone: str) -> CommandConfig:
         """The composed configuration of a row in an environment on a backbone, its protocol included. ConfigError.
 

@@ -10,6 +10,7 @@ from harness import registry
 from harness.cells import Cells, run_config
 from harness.errors import ConfigError, Problem
 from harness.fingerprint import differences, identity
+from harness.launch import shapes
 from harness.schema import value
 from harness.stages import Cell, CellMaker
 from harness.sweep import Point, Row, Sweep
@@ -42,6 +43,10 @@ def check_values(sweep: Sweep, rows: Mapping[str, Row], cells: Cells, maker: Cel
                 return cells.origin(row, env, backbone, key)
 
             found.update(dict.fromkeys(problems(config, origin)))
+            # A site's figures may be for backbones of other sweeps: any that exists may be named.
+            known = {*cells.file_names("backbone"), config.backbone.name}
+            wrong = shapes.problems(config.launcher.resources, known, origin(shapes.KEY))
+            found.update(dict.fromkeys(wrong))
     for axis in ("fraction", "seed"):
         for number, point in {getattr(p, axis): p for p in selected}.items():
             if not RANGES[axis].holds(number):

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from harness import registry
+from harness.commandline import parse
+from harness.compose import composer
 from harness.config import ResourcesConfig, RunConfig
 from harness.errors import ConfigError
 from harness.launch.limits import Limits, NodeGroup, Partition
 from harness.launch.shapes import Shape, gpu_hours, misfit, problems, shape_of
+from harness.plan import build_plan
 
 
 @pytest.fixture(autouse=True)
@@ -143,3 +146,19 @@ def test_shapes_that_no_partition_takes(shape: Shape, partition: str | None, say
 def test_a_site_without_default_partition() -> None:
     limits = Limits(1001, None, 10_000, {"a": Partition("a", None, 1, 0, 1, 1, "up")})
     assert "set launcher.partition to one of a" in (misfit(Shape(), limits, None) or "")
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("launcher.resources={tiny_s: {minutes: 4}}", "no backbone 'tiny_s'; did you mean 'tiny-s'?"),
+        ("launcher.resources={tiny-s/locl: {minutes: 4}}", "no engine 'locl'; did you mean 'local'?"),
+        ("launcher.resources={tiny-m: {minuets: 4}}", "did you mean 'minutes'?"),
+    ],
+)
+def test_the_planner_refuses_entries_that_make_no_sense(argument: str, says: str) -> None:
+    made = composer()
+    with pytest.raises(ConfigError) as caught:
+        build_plan(made, parse(["method=vanilla", "env=alfworld", argument], made.groups()))
+    assert says in str(caught.value)
+    assert "(command line)" in str(caught.value)
