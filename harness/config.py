@@ -151,6 +151,18 @@ class VerlConfig:
 
 
 @dataclass
+class VllmConfig:
+    """Section `vllm`, read by engine=vllm; comments in sweeps/config.yaml. How a policy is reached, not which."""
+
+    base_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    concurrency: int = 64
+    timeout: float = 600.0
+    attempts: int = 4
+
+
+@dataclass
 class RuntimeConfig:
     """How and where a run executes: no result depends on it, but for the kind of device, and for rounding."""
 
@@ -179,6 +191,7 @@ class RunConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     verl: VerlConfig = field(default_factory=VerlConfig)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     scale: str = "local"  # name of the `scale` file: a label, its values are in training, evaluation and env
     engine: str = "local"
     protocol: str = "fair"  # fair | paper | code

@@ -69,6 +69,7 @@ _RUNTIME = """
     verl.param_offload verl.optimizer_offload verl.reference_offload verl.gradient_checkpointing
     verl.attn_implementation verl.eager verl.batched_tokens verl.sequences verl.agent_workers verl.storage_units
     verl.ray_cpus verl.keep_checkpoints
+    vllm.base_url vllm.model vllm.api_key_env vllm.concurrency vllm.timeout vllm.attempts
     backbone.by_env
 """
 

@@ -46,6 +46,10 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
         from harness.training.verl import engine
 
         return engine.execute(run, should_stop)
+    if config.engine == "vllm":
+        from harness.training import vllm_engine
+
+        return vllm_engine.execute(run, should_stop)
     run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
     _deterministic(config.runtime.threads)
     with parts_of(config) as parts, analysis_of(config, parts, run.path) as analysis:

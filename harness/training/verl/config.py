@@ -123,7 +123,7 @@ def _extra(given: Mapping[str, Any], prefix: str = "") -> Iterator[Setting]:
 
 
 def _check_known(table: tuple[Setting, ...]) -> None:
-    """Raise ConfigError for keys that the installed verl does not have. A misspelt or renamed key must not be silent."""
+    """Raise ConfigError for keys that the installed verl lacks. A misspelt or renamed key must not be silent."""
     from omegaconf import OmegaConf
 
     known = OmegaConf.to_container(defaults(), resolve=False)

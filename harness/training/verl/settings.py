@@ -21,6 +21,8 @@ CPU_ROLLOUT = "hf_cpu"  # sampling with transformers, for runtime.device=cpu
 
 ATTENTION = ("auto", "flash_attention_2", "sdpa", "eager")
 NO_DUAL_CLIP = 1.0e9
+HALF_ROWS = "verl.micro_batch x half the longest row"
+HALF_SCORED = "verl.score_micro_batch x half the longest row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _actor(config: RunConfig, sizes: Sizes) -> Iterator[Setting]:
         "training.mini_batches",
     )
     yield Setting(f"{actor}.use_dynamic_bsz", True, "micro-batches are filled by tokens")
-    yield Setting(f"{actor}.ppo_max_token_len_per_gpu", sizes.update_tokens, "verl.micro_batch x half the longest row")
+    yield Setting(f"{actor}.ppo_max_token_len_per_gpu", sizes.update_tokens, HALF_ROWS)
     yield Setting(f"{actor}.clip_ratio", training.clip_low, "training.clip_low")
     yield Setting(f"{actor}.clip_ratio_low", training.clip_low, "training.clip_low")
     yield Setting(f"{actor}.clip_ratio_high", training.clip_high, "training.clip_high")
@@ -167,7 +169,9 @@ def _fsdp(config: RunConfig, section: str, sizes: Sizes) -> Iterator[Setting]:
 def _reference(config: RunConfig, sizes: Sizes) -> Iterator[Setting]:
     reference = "actor_rollout_ref.ref"
     yield Setting(
-        f"{reference}.log_prob_max_token_len_per_gpu", sizes.score_tokens, "verl.score_micro_batch x half the longest row"
+        f"{reference}.log_prob_max_token_len_per_gpu",
+        sizes.score_tokens,
+        HALF_SCORED,
     )
     yield Setting(f"{reference}.log_prob_use_dynamic_bsz", True, "micro-batches are filled by tokens")
     yield from _fsdp(config, f"{reference}.fsdp_config", sizes)
@@ -190,15 +194,12 @@ def _rollout(config: RunConfig, backend: str, sizes: Sizes) -> Iterator[Setting]
     yield Setting(
         f"{rollout}.max_model_len", sizes.longest, "training.max_prompt_tokens + training.max_response_tokens"
     )
-    yield Setting(
-        f"{rollout}.max_num_batched_tokens", max(verl.batched_tokens, sizes.longest), "verl.batched_tokens, longest row"
-    )
+    batched = max(verl.batched_tokens, sizes.longest)
+    yield Setting(f"{rollout}.max_num_batched_tokens", batched, "verl.batched_tokens; at least the longest row")
     yield Setting(f"{rollout}.max_num_seqs", verl.sequences, "verl.sequences")
     yield Setting(f"{rollout}.enforce_eager", verl.eager or not sizes.on_gpu, "verl.eager")
     yield Setting(f"{rollout}.calculate_log_probs", True, "to measure how far sampling and training differ")
-    yield Setting(
-        f"{rollout}.log_prob_max_token_len_per_gpu", sizes.score_tokens, "verl.score_micro_batch x half the longest row"
-    )
+    yield Setting(f"{rollout}.log_prob_max_token_len_per_gpu", sizes.score_tokens, HALF_SCORED)
     yield Setting(f"{rollout}.log_prob_use_dynamic_bsz", True, "micro-batches are filled by tokens")
     yield Setting(f"{rollout}.agent.num_workers", sizes.agent_workers, "verl.agent_workers")
     yield Setting(f"{rollout}.agent.default_agent_loop", AGENT_LOOP, "episodes of our environments")
