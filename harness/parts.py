@@ -46,11 +46,11 @@ class Parts:
     skills: SkillTexts | None
 
 
-@contextlib.contextmanager
-def parts_of(config: RunConfig) -> Iterator[Parts]:
-    """Raises PanelError if what is trained on shares tasks with what is validated or evaluated on, and if what is
-    validated on shares tasks with what is evaluated on."""
-    spec = environments.get(config.env.name)
+def panels_of(config: RunConfig, spec: EnvSpec) -> tuple[Panel | None, tuple[Panel, ...], Panel | None]:
+    """What a run trains on (None if it does not; its fraction only), is evaluated on, and is validated on on the way.
+
+    Raises as parts_of does.
+    """
     used = used_panels(config)
     panels = tuple(spec.load_panel(config.env, name) for name in config.evaluation.panels)
     validation = spec.load_panel(config.env, VALIDATION) if VALIDATION in used else None
@@ -62,6 +62,15 @@ def parts_of(config: RunConfig) -> Iterator[Parts]:
         assert_disjoint(train, *panels, *filter(None, [validation]))
         if config.fraction_of == "tasks":
             train = subset(config.env.name, train, config.fraction)
+    return train, panels, validation
+
+
+@contextlib.contextmanager
+def parts_of(config: RunConfig) -> Iterator[Parts]:
+    """Raises PanelError if what is trained on shares tasks with what is validated or evaluated on, and if what is
+    validated on shares tasks with what is evaluated on."""
+    spec = environments.get(config.env.name)
+    train, panels, validation = panels_of(config, spec)
     disable_progress_bar()  # of loading weights: it would end up in the run's log
     model, tokenizer = backbones.load(config.backbone, config.env)
     own_memory(model)

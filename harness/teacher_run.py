@@ -23,8 +23,9 @@ class TeacherError(RuntimeError):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """config: of the teacher's run; weights: its final checkpoint, None if it does not train; digest: sha256 of the
-    weights (of the backbone if it does not train; None if that cannot tell)."""
+    """config: of the teacher's run; weights: its final checkpoint (with engine=verl, the folder that it exported), None
+    if it does not train; digest: sha256 of the weights (of the backbone if it does not train; None if that cannot
+    tell)."""
 
     name: str
     config: RunConfig
@@ -49,6 +50,8 @@ class FinishedRun:
         planned = planned_steps(config)
         if planned == 0:
             return cls(name, config, None, backbones.weights_digest(config.backbone, config.env))
+        if config.engine == "verl":
+            return cls._exported(name, config, run, what)
         path = checkpoint.step_path(run.checkpoints_dir, planned)
         if not path.is_dir():
             made = checkpoint.steps(run.checkpoints_dir)
@@ -65,6 +68,21 @@ class FinishedRun:
             ) from error
         manifest: dict[str, Any] = json.loads((path / checkpoint.MANIFEST).read_text(encoding="utf-8"))
         return cls(name, config, path, manifest[checkpoint.MODEL]["sha256"])
+
+    @classmethod
+    def _exported(cls, name: str, config: RunConfig, run: RunDirectory, what: str) -> FinishedRun:
+        """A run of engine=verl: its weights are the folder that it exports after its last step."""
+        from harness.training.verl import store
+
+        try:
+            found = store.exported(run.path)
+        except checkpoint.CheckpointError as error:
+            raise TeacherError(f"{what}, has damaged final weights: {error}. Delete it and run it again") from error
+        if found is None:
+            raise TeacherError(
+                f"{what}, is not finished: {run.path} has no {store.EXPORT}/. Let it finish, then start this run again"
+            )
+        return cls(name, config, found.path, found.digest)
 
     def must_stay(self, student: RunDirectory) -> None:
         """Record whose weights teach. Raises TeacherError if an earlier attempt of the student had others."""

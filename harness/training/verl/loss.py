@@ -84,7 +84,9 @@ class StepLoss:
         summed, sums = self.terms(logprobs, entropy, fields)
         scale = data["dp_size"] / max(int(data["batch_num_tokens"]), 1)  # verl averages gradients over workers
         return summed * scale, {
-            f"{PREFIX}{name}": Metric(value=value, aggregation=AggregationType.SUM) for name, value in sums.items()
+            # verl adds up over micro-batches, and averages over workers
+            f"{PREFIX}{name}": Metric(value=value * data["dp_size"], aggregation=AggregationType.SUM)
+            for name, value in sums.items()
         }
 
     def _names(self, data: Any) -> list[str]:

@@ -68,7 +68,11 @@ def unpacked(samples: Sequence[Sample], text: str, context: str) -> Trajectory:
         asked = [token for token, _ in itertools.islice(tokens, turn.pop("asked"))]
         answered = list(itertools.islice(tokens, turn.pop("answered")))
         turn["prompt"] = PromptParts(*turn["prompt"])
-        made = {"prompt_ids": asked, "response_ids": [t for t, _ in answered], "old_logprobs": [p for _, p in answered]}
+        made: dict[str, Any] = {
+            "prompt_ids": asked,
+            "response_ids": [t for t, _ in answered],
+            "old_logprobs": [p for _, p in answered],
+        }
         trajectory.turns.append(Turn(**turn, **made))
     if turns and next(tokens, None) is not None:
         raise ValueError(f"the samples of task {trajectory.task_id} hold more tokens than its {len(turns)} steps")

@@ -1,0 +1,150 @@
+"""verl's own process: `python -m harness.training.verl.driver RUN_DIR`, started by harness.training.verl.engine.
+
+Starts Ray, verl's trainer and its agent loops, conducts the run, and writes how it ended. SIGTERM asks it to stop at a
+step boundary; if the process that started it is gone, it ends at once: somebody else may work on the run by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.config import RunConfig
+from harness.record import RunDirectory
+from harness.redaction import redact
+from harness.states import COMPLETE, Interrupted
+from harness.training.verl.engine import AGENTS, FOLDER, OUTCOME, SCRATCH
+from harness.training.verl.outcome import Outcome, outcome_of
+from harness.worker import StopRequest, limit_threads, start_logging
+
+ORPHAN = 70  # exit status of a process whose parent is gone
+MAX_FAILED = 0.5  # share of a step's episodes that may fail before the run stops
+
+_log = logging.getLogger("harness.training.verl")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 whenever the outcome is written."""
+    (path,) = sys.argv[1:] if arguments is None else arguments
+    run = RunDirectory(Path(path))
+    _die_with_parent()
+    stop = StopRequest()
+    stop.install()
+    config = run.load_config()
+    limit_threads(config.runtime.threads)
+    with start_logging(run.log_path, config.runtime.log_level):
+        try:
+            _conduct(run, config, stop)
+            outcome = Outcome(COMPLETE)
+        except BaseException as error:  # also SystemExit of a library: the run must know
+            if not isinstance(error, (Interrupted, KeyboardInterrupt)):
+                _log.exception("the run failed in verl's process")
+            outcome = outcome_of(error)
+            outcome = Outcome(outcome.outcome, redact(outcome.error or ""), outcome.failure_class)
+        run.spool.close()
+        outcome.write(run.path / FOLDER / OUTCOME)
+        logging.shutdown()
+    os._exit(0)  # Ray's own ending takes seconds, and its processes are ended by whoever started this one
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(ORPHAN)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _conduct(run: RunDirectory, config: RunConfig, stop: StopRequest) -> None:
+    given = verl_config(run, config)
+    _start_ray(given, stop)
+    if stop():
+        raise Interrupted(f"stopped before it began: {stop.reason}")
+
+    import transfer_queue as tq
+    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+
+    from harness.training.verl.trainer import HarnessTrainer
+
+    tq.init(given.transfer_queue)
+    trainer = HarnessTrainer(given, lambda trainer: _session(run, config, trainer, stop))
+    trainer.init()
+    manager = AgentLoopManagerTQ.create(
+        config=given, llm_client=trainer.get_llm_client(), teacher_client=None, reward_loop_worker_handles=None
+    )
+    _log.info("verl stands: %d data-parallel workers", trainer.workers)
+    trainer.fit(manager)
+
+
+def _session(run: RunDirectory, config: RunConfig, trainer: Any, stop: StopRequest) -> None:
+    import transformers
+
+    from harness.parts import analysis_of
+    from harness.run import check_weights
+    from harness.training.verl.session import VerlSession, verl_parts
+
+    model = transformers.AutoConfig.from_pretrained(trainer.config.actor_rollout_ref.model.path).get_text_config()
+    budget = int(trainer.config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu)
+    positions = min(int(model.max_position_embeddings), budget)
+    with verl_parts(config, trainer.tokenizer, positions) as parts, analysis_of(config, parts, run.path) as analysis:
+        check_weights(run, config)
+        limit = float(getattr(config.verl, "max_failed_episodes", MAX_FAILED))
+        session = VerlSession(run, config, parts, analysis, stop, trainer, limit)
+        session.train()
+        session.evaluate()
+
+
+def verl_config(run: RunDirectory, config: RunConfig) -> Any:
+    """verl's whole configuration of this attempt, resolved. Raises ConfigError."""
+    from omegaconf import OmegaConf, open_dict
+
+    from harness.training.verl.agent_loop import LOOPS, loops_file
+    from harness.training.verl.config import compose
+
+    given = compose(config, run.path)
+    loops = loops_file(run.path / FOLDER / AGENTS)
+    with open_dict(given):
+        rollout = given.actor_rollout_ref.rollout
+        rollout.agent.agent_loop_config_path = str(loops)
+        rollout.agent.default_agent_loop = LOOPS[config.training.context].context
+        given.reward.num_workers = 0  # episodes come with their outcome
+        given.transfer_queue.enable = True
+        given.harness = {**given.get("harness", {}), "run_dir": str(run.path)}
+    OmegaConf.resolve(given)
+    return given
+
+
+def _start_ray(given: Any, stop: StopRequest) -> None:
+    """A Ray of this run's own, on one machine; on several the one that is there already (RAY_ADDRESS)."""
+    import ray
+
+    options: dict[str, Any] = dict(given.ray_kwargs.get("ray_init", {}) or {})
+    options.pop("runtime_env", None)
+    if given.trainer.nnodes == 1:
+        scratch = os.environ.get(SCRATCH)
+        options |= {"address": "local", "include_dashboard": False, "log_to_driver": True}
+        options["_system_config"] = {"prestart_worker_first_driver": False}  # a core's worth of idle processes
+        if scratch:
+            options["_temp_dir"] = scratch
+    else:
+        names = [name for name in os.environ if name.startswith(("VERL_", "HF_", "VLLM_", "NCCL_"))]
+        names += ["PYTHONPATH", "TRANSFER_QUEUE_ENABLE", "TOKENIZERS_PARALLELISM"]
+        options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in sorted(names) if name in os.environ}}
+        options |= {"address": os.environ.get("RAY_ADDRESS", "auto"), "num_cpus": None}
+    ray.init(**{name: value for name, value in options.items() if value is not None})
+    stop.install()  # Ray puts a handler of its own over SIGTERM
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""engine=verl, seen from the run's own process: start verl's, pass stop requests on, tell how it ended.
+
+verl brings Ray, whose processes outlive mistakes. So it runs in a process of its own, in a session of its own, with a
+Ray of its own; whatever is left of them when it ends is ended here, each process by its id.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from harness.config import RunConfig
+from harness.record import RunDirectory, declared_evaluations, planned_steps
+from harness.states import COMPLETE, RUNNING
+from harness.training.verl.outcome import judge
+
+FOLDER = "verl"  # below the run's folder
+OUTCOME, LOG, AGENTS = "outcome.json", "log.txt", "agents.yaml"
+SCRATCH = "HARNESS_VERL_SCRATCH"  # environment variable: folder for Ray's files, short and on this machine
+POLL_SECONDS = 0.2
+LOOK_SECONDS = 2.0  # between looks at which processes there are
+GRACE_SECONDS = 5.0  # for what is left to end by itself
+_MAX_SOCKET = 45  # characters of a scratch folder; Ray makes sockets in it whose paths must stay below 108
+
+_log = logging.getLogger(__name__)
+
+
+def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
+    """As harness.run.execute. Raises Interrupted after a step boundary, VerlError for whatever went wrong."""
+    config = run.load_config()
+    run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
+    folder = run.path / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / OUTCOME).unlink(missing_ok=True)
+    run.spool.close()  # verl's process writes it now, and may replace the file
+    scratch = Path(tempfile.mkdtemp(prefix="rl", dir=_short_folder()))
+    try:
+        status = _wait(_start(run, config, folder, scratch), should_stop)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    judge(folder / OUTCOME, status, folder / LOG)
+    run.write_state(state=COMPLETE)
+
+
+def environment(config: RunConfig, scratch: Path) -> dict[str, str]:
+    """Environment variables of verl's process; Ray's processes on this machine inherit them."""
+    wanted: dict[str, str] = {
+        **os.environ,
+        SCRATCH: str(scratch),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path)),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "TRANSFER_QUEUE_ENABLE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    for name in ("RAY_ADDRESS", "RAY_JOB_ID"):
+        if config.backbone.resources.nodes == 1 or name == "RAY_JOB_ID":
+            wanted.pop(name, None)  # of somebody else's Ray
+    if config.runtime.device.partition(":")[0] == "cpu":
+        modules = [*filter(None, [os.environ.get("VERL_USE_EXTERNAL_MODULES")]), "harness.training.verl.cpu"]
+        wanted |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_ENGINE_DEVICE": "cuda",  # under which verl registers the engine that also runs on a CPU
+            "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
+        }
+    return wanted
+
+
+def _short_folder() -> str | None:
+    """Where scratch folders go: the usual place if its name is short enough for sockets, else /tmp."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= _MAX_SOCKET - 12 else "/tmp"
+
+
+def _start(run: RunDirectory, config: RunConfig, folder: Path, scratch: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "ignore", "-m", "harness.training.verl.driver", str(run.path)]
+    with (folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment(config, scratch),
+            start_new_session=True,  # Ctrl-C is for the run's own process, which passes it on
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
+    """Exit status. A stop request becomes one SIGTERM; nothing of the process is left afterwards, whatever happens."""
+    family = Family(process.pid)
+    asked = False
+    try:
+        while process.poll() is None:
+            family.look()
+            if should_stop() and not asked:
+                asked = True
+                process.send_signal(signal.SIGTERM)
+            time.sleep(POLL_SECONDS)
+        return process.returncode
+    finally:
+        family.end(process)
+
+
+class Family:
+    """A process and what descends from it, known by id and time of birth: ids are used again."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._known: dict[tuple[int, float], psutil.Process] = {}
+        self._looked = 0.0
+
+    def look(self, force: bool = False) -> None:
+        """Note which descendants there are now; children of a dead process are no longer found."""
+        if not force and time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            for child in psutil.Process(self.pid).children(recursive=True):
+                self._known.setdefault((child.pid, child.create_time()), child)
+        except psutil.Error:
+            return  # it has just ended
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End all of them."""
+        self.look(force=True)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        left = [child for child in self._known.values() if child.is_running()]
+        _, left = psutil.wait_procs(left, timeout=GRACE_SECONDS)
+        for child in left:
+            _log.info("ending process %d, which verl left behind", child.pid)
+            try:
+                child.kill()
+            except psutil.Error:
+                continue
+        psutil.wait_procs(left, timeout=GRACE_SECONDS)
