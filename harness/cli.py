@@ -48,6 +48,11 @@ def main(argv: Sequence[str]) -> int:
 
             inspect(argv)
             return OK
+        if any("hydra" in a for a in argv):
+            from harness.hydra_cli import multirun, names_plugins
+
+            if names_plugins(argv):
+                return multirun(argv)
         return _command(_read(argv))
     except ConfigError as error:
         for problem in error.problems:
@@ -115,12 +120,15 @@ def perform(composer: Composer, command: CommandLine) -> int:
         from harness.tune.actions import act
 
         return act(plan, plan.command.sweep.tune, composer, command)
-    from harness import actions, actions_preflight, actions_sync
+    from harness import actions, actions_preflight, actions_slurm, actions_sync
 
     return {
         "run": actions.run,
+        "retry": actions.retry,
         "plan": actions.plan,
         "status": actions.status,
+        "watch": actions_slurm.watch,
+        "cancel": actions_slurm.cancel,
         "preflight": actions_preflight.preflight,
         "sync": actions_sync.sync,
         "tables": actions.tables,

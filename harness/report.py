@@ -100,22 +100,31 @@ def _changes(cell: Cell, plan: Plan) -> list[str]:
     return _columns(rows) if rows else ["    nothing"]
 
 
-def status_text(plan: Plan, states: Mapping[str, RunState]) -> str:
-    """The selected cells as their run directories say, with the reason where one failed."""
-    header = (*_PLACE, "state", "steps", "evaluated", "after")
+def status_text(
+    plan: Plan,
+    states: Mapping[str, RunState],
+    jobs: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> str:
+    """The selected cells as their run directories say, with the reason where one failed.
+
+    jobs: fingerprint -> number and state of a scheduler's job; notes: what is to be said about it.
+    """
+    header = [*_PLACE, "state", "steps", "evaluated", *(["job"] if jobs else []), "after"]
     rows = []
-    reasons = []
+    reasons = [f"{cell_label(plan, plan.cell(name))}: {note}" for name, note in (notes or {}).items()]
     for cell in plan.selected:
         state = states[cell.fingerprint]
         steps = f"{state.last_step}/{state.planned_steps}" if state.planned_steps else "-"
         done = f"{len(state.evaluations)}/{len(state.declared)}" if state.declared else "-"
-        rows.append((*_place(cell), state.state, steps, done, _after(plan, cell)))
+        job = [jobs.get(cell.fingerprint, "")] if jobs else []
+        rows.append((*_place(cell), state.state, steps, done, *job, _after(plan, cell)))
         if state.error:
             reasons.append(f"{cell_label(plan, cell)} ({plan.runs / cell.fingerprint}): {state.error}")
     state_of = {name: state.state for name, state in states.items()}
     reasons += [f"{cell_label(plan, plan.cell(name))}: {why}" for name, why in waiting(plan, state_of).items()]
     counts = _counts(plan, state_of)
-    table = _columns(_filled([header, *rows]))
+    table = _columns(_filled([tuple(header), *rows]))
     return "\n".join([f"{plan.title}: {counts}", "", *table, *([""] if reasons else []), *reasons])
 
 

@@ -37,7 +37,9 @@ from harness.worker import (
 HELD_SECONDS = 120.0  # how long a claim that cannot be judged is asked about again; the scheduler answers late at times
 HELD_POLL_SECONDS = 5.0
 LIMIT_SLACK_SECONDS = 90.0  # Slurm looks at time limits every 30 s and may send a signal up to 60 s early: sbatch(1)
-BUDGET_USED = "launcher.requeues"  # stands in the record of a run whose job may not come back
+# What stands in the record of a run whose job does not come back, for whoever decides about another job.
+BUDGET_USED = "launcher.requeues"
+NOT_BACK = "could not go back to the queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def go_back(run: RunDirectory, place: Place, budget: int, scheduler: Slurm | Non
         try:
             (scheduler or Slurm()).requeue(place.job)
         except SchedulerError as error:
-            problem = f"job {place.job} stopped in time, but could not go back to the queue: {error}"
+            problem = f"job {place.job} stopped in time, but {NOT_BACK}: {error}"
         else:
             _say(f"job {place.job} goes back to the queue ({place.restarts + 1} of {budget} times)")
             return

@@ -1,0 +1,164 @@
+"""One submission: runs of one shape, handed to sbatch by Submitit as one array, with their tickets.
+
+`<out>/slurm/<batch>/` holds Submitit's script, pickles and logs, and `batch.json`: what is being submitted, written
+before sbatch is asked, so that a submitter killed at any point leaves enough behind to find its jobs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.config import LauncherConfig
+from harness.files import RecordError, atomic_write_json, read_json_object
+from harness.launch import tickets
+from harness.launch.job import Job
+from harness.launch.scheduler import SchedulerError, Slurm
+from harness.launch.script import executor, outside_of_jobs
+from harness.launch.shapes import Shape
+from harness.launch.tickets import Ticket
+
+FOLDER = "slurm"
+BATCH_NAME = "batch.json"
+_DONE = "ticketed"  # an empty file: every job of the batch has its ticket
+_GENTLE = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+# What sbatch says when the queue is full, for this user or for everybody, and when the controller is away.
+_LATER = re.compile(
+    r"max\w*submit|max\w*jobs|submit limit|unable to accept job|temporarily una|unable to contact|timed out|"
+    r"connection refused|communication",
+    re.IGNORECASE,
+)
+
+
+class RefusedError(RuntimeError):
+    """sbatch took nothing of the batch. Says what it said. later: it may take it then (full, or not to be reached)."""
+
+    def __init__(self, said: str, later: bool) -> None:
+        super().__init__(said)
+        self.later = later
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one batch submits. tickets: one per job, in order, complete but for the job's number, script and log."""
+
+    jobs: tuple[Job, ...]
+    tickets: tuple[Ticket, ...]
+
+
+def new_folder(out: Path, name: str) -> Path:
+    """A folder for a batch that nobody else uses."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    short = re.sub(r"[^\w.-]+", "_", name)[:60]
+    return out / FOLDER / f"{stamp}-{short}-{secrets.token_hex(3)}"
+
+
+def submit(folder: Path, order: Order, launcher: LauncherConfig, settings: dict[str, Any]) -> list[Ticket]:
+    """Submit one batch and write the tickets; returns them. Call under the lock of the output folder.
+
+    settings: of harness.launch.script.parameters. Raises RefusedError if sbatch took nothing, RecordError.
+    Ctrl-C and other requests to stop wait until the tickets are written.
+    """
+    with _undisturbed(), outside_of_jobs():
+        content = {
+            "runs": [job.run_dir for job in order.jobs],
+            "tickets": [asdict(ticket) for ticket in order.tickets],
+        }
+        folder.mkdir(parents=True)
+        atomic_write_json(folder / BATCH_NAME, content)
+        try:
+            made = executor(folder, launcher, settings)
+            with made.batch():
+                handles = [made.submit(job) for job in order.jobs]
+        except (RuntimeError, OSError) as error:  # Submitit's own errors are RuntimeErrors, with what sbatch said
+            said = _said(error)
+            shutil.rmtree(folder, ignore_errors=True)  # jobs taken all the same, if any, end for want of it
+            raise RefusedError(said, later=_LATER.search(said) is not None) from error
+        ids = [str(handle.job_id) for handle in handles]
+        return _write_tickets(folder, order, ids)
+
+
+def _write_tickets(folder: Path, order: Order, ids: Sequence[str]) -> list[Ticket]:
+    written: list[Ticket] = []
+    for job, blank, job_id in zip(order.jobs, order.tickets, ids, strict=False):
+        ticket = replace(blank, job_id=job_id, script=str(script_of(folder, job_id)), log=str(log_of(folder, job_id)))
+        tickets.write(Path(job.run_dir), ticket)
+        written.append(ticket)
+    (folder / _DONE).touch()
+    return written
+
+
+def script_of(folder: Path, job_id: str) -> Path:
+    """Where Submitit keeps the script that sbatch was given."""
+    return folder / f"{job_id.partition('_')[0]}_submission.sh"
+
+
+def log_of(folder: Path, job_id: str) -> Path:
+    """Where the first process of a job writes what goes wrong."""
+    return folder / f"{job_id}_0_log.err"
+
+
+def _said(error: BaseException) -> str:
+    """What sbatch said, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Requests to stop arrive afterwards, here and in sbatch, which a Ctrl-C in the terminal reaches as well."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GENTLE)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ---------------------------------------------------------------------------------------------- submissions cut short
+def adopt(out: Path, scheduler: Slurm) -> int:
+    """Write the tickets of batches whose submitter was killed before it could; returns how many.
+
+    Submitit moves the job's pickles into place one by one after sbatch has answered. Jobs that lack theirs cannot run:
+    they are cancelled, and their runs are free to be submitted again. Call under the lock of the output folder.
+    """
+    adopted = 0
+    root = out / FOLDER
+    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+        if (folder / _DONE).exists() or not (folder / BATCH_NAME).is_file():
+            continue
+        order = _read(folder)
+        scripts = sorted(folder.glob("*_submission.sh"))
+        if scripts:
+            base = scripts[0].name.partition("_")[0]
+            size = len(order.jobs)
+            ids = [f"{base}_{n}" for n in range(size)] if size > 1 else [base]
+            ready = [job_id for job_id in ids if (folder / f"{job_id}_submitted.pkl").exists()]
+            started = ids[: len(ready)]  # they are moved in order
+            if lacking := ids[len(ready) :]:
+                with contextlib.suppress(SchedulerError):  # they end by themselves for want of their pickle
+                    scheduler.cancel(lacking)
+            adopted += len(_write_tickets(folder, order, started))
+        else:  # killed before sbatch answered; jobs that it may have taken end for want of their pickles
+            (folder / _DONE).touch()
+    return adopted
+
+
+def _read(folder: Path) -> Order:
+    content = read_json_object(folder / BATCH_NAME) or {}
+    try:
+        blanks = [Ticket(**{**item, "shape": Shape(**item["shape"])}) for item in content["tickets"]]
+        return Order(tuple(Job(run) for run in content["runs"]), tuple(blanks))
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{folder / BATCH_NAME} does not describe a batch of jobs: {error!r}") from error

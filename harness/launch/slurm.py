@@ -1,0 +1,355 @@
+"""Runs as jobs of a Slurm cluster: submitted in arrays of one shape, watched, and submitted again where that can help.
+
+Every decision is made from the run directories, their tickets and the scheduler's answers, under a lock on the output
+folder: submitters may come, be killed and come again, two at a time, and each run has one job. What is not known (no
+answer, an unknown word) is left alone.
+
+A run that needs the weights of others is submitted with a dependency on exactly their jobs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import attempts
+from harness import claim as claims
+from harness.config import LauncherConfig
+from harness.files import RecordError
+from harness.launch import batches, tickets
+from harness.launch.endings import ELSEWHERE, HELPED_BY_A_RETRY, settle
+from harness.launch.job import Job
+from harness.launch.jobstates import QUEUED, REQUEUED, UNKNOWN
+from harness.launch.queue import Held, Queue
+from harness.launch.scheduler import SchedulerError, Slurm, user_name
+from harness.launch.script import parameters
+from harness.launch.shapes import Shape
+from harness.launch.snapshot import snapshot
+from harness.launch.tasks import UNSURE, WAITING, Report, Task, TaskReport
+from harness.launch.tickets import Ticket
+from harness.locks import file_lock
+from harness.record import RunDirectory
+from harness.states import COMPLETE, FAILED, PENDING, RUNNING, SUBMITTED
+from harness.stopping import withdraw_stop
+from harness.worker import DEFAULT_ENTRY
+
+LOCK_NAME = ".slurm.lock"
+KILLED_AGAIN = 1  # times that a run which was killed for an unknown reason is submitted again by itself
+FILE_SYSTEM_SECONDS = 2.0  # what a job wrote last may be seen this much later than its end
+RETRY_HINT = "do=retry submits it again"
+
+Ready = tuple["_Cell", tuple[str, ...]]  # a cell that can be submitted, and the jobs that it has to wait for
+
+
+@dataclass
+class _Cell:
+    task: Task
+    status: str = ""
+    note: str = ""
+    job: str = ""
+    again: int = 0  # times that it was submitted again by itself
+    new: bool = True  # not looked at before: whoever asks for it now wants it submitted if it is missing
+    final: bool = False  # nothing more is done about it
+    retry: bool = False  # it may be submitted although it failed
+    ticket: Ticket | None = field(default=None, repr=False)
+
+    def end(self, status: str, note: str = "") -> None:
+        self.status, self.note, self.final = status, note, True
+
+    def wait(self, note: str = "") -> None:
+        self.status, self.note = WAITING, note
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """left: jobs that the queue still takes; most: of this user's in all; longest: elements of an array."""
+
+    left: int
+    most: int
+    longest: int
+    cluster: str
+
+
+class Dispatcher:
+    """Sees tasks through, one `step` at a time; a step never waits for a job.
+
+    sweep: name for jobs and tickets. retry_failed: failed runs are tried again, whatever the failure was. before: told
+    the fingerprints of runs before any of them is submitted for the first time, to make what they need; what it raises
+    ends the step. entry: what executes a run, `module:function`. say: told what is going on.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        launcher: LauncherConfig,
+        out: Path,
+        sweep: str,
+        *,
+        retry_failed: bool = False,
+        before: Callable[[Sequence[str]], None] = lambda names: None,
+        entry: str = DEFAULT_ENTRY,
+        scheduler: Slurm | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.launcher, self.out, self.sweep, self.entry, self.say = launcher, out, sweep, entry, say
+        self._scheduler = scheduler or Slurm()
+        self._queue = Queue(self._scheduler)
+        self._retry_failed = retry_failed
+        self._before = before
+        self._prepared: set[str] = set()
+        self._snapshot: Path | None = None
+        self._cells: dict[str, _Cell] = {}
+        self._order: list[_Cell] = []
+        self.add(tasks)
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """Further tasks, taken up by the next step. One that is known already is asked for anew."""
+        self._cells.update({task.run.fingerprint: _Cell(task) for task in tasks})
+        self._order = _teachers_first(self._cells)
+
+    # ------------------------------------------------------------------------------------------------ one look
+    def step(self) -> Report:
+        """Look at every task, record what jobs could not, submit what is missing and fits. RecordError, OSError."""
+
+        def waiting() -> None:
+            self.say("another command is submitting into this folder; waiting for it")
+
+        with file_lock(self.out / LOCK_NAME, on_wait=waiting):
+            if adopted := batches.adopt(self.out, self._scheduler):
+                self.say(f"{adopted} jobs of a submission that was cut short are found again")
+            self._look()
+            submitted, arrays, problem = self._submit()
+            for cell in self._order:
+                cell.new = False
+        reports = {name: TaskReport(cell.status, cell.note, cell.job) for name, cell in self._cells.items()}
+        return Report(reports, submitted, tuple(arrays), problem)
+
+    def _look(self) -> None:
+        todo = [cell for cell in self._order if not cell.final]
+        held = self._queue.look(cell.task.run for cell in todo)
+        ended = [self._cells[name].task.run for name, job in held.items() if not job.live]
+        if not all(run.state().is_complete for run in ended):
+            time.sleep(FILE_SYSTEM_SECONDS)
+        for cell in todo:
+            name = cell.task.run.fingerprint
+            cell.job = held[name].ticket.job_id if name in held else ""
+            try:
+                self._judge(cell, held.get(name))
+            except RecordError as error:
+                cell.end(FAILED, str(error))
+
+    def _judge(self, cell: _Cell, held: Held | None) -> None:
+        run = cell.task.run
+        state = run.state()
+        if held is not None:
+            cell.ticket = held.ticket
+        if state.state == COMPLETE:
+            cell.end(COMPLETE)
+        elif held is not None and held.state.kind == UNKNOWN:
+            cell.status, cell.note = UNSURE, str(held)
+        elif held is not None and held.live:
+            waits = held.state.kind in (QUEUED, REQUEUED)
+            cell.status, cell.note = SUBMITTED if waits else RUNNING, str(held)
+        elif held is not None:
+            self._settle(cell, held)
+        else:
+            self._without_job(cell)
+
+    def _settle(self, cell: _Cell, held: Held) -> None:
+        """Its job has ended."""
+        ending = settle(cell.task.run, held, lacks=not self._teachers_complete(cell))
+        if ending.status == ELSEWHERE:
+            cell.status, cell.note = ELSEWHERE, ending.note
+            return
+        tickets.clear(cell.task.run.path)
+        cell.job = ""
+        if ending.status == COMPLETE:
+            cell.end(COMPLETE)
+        elif ending.status == PENDING:
+            cell.wait(ending.note)
+        elif ending.again and cell.again < (KILLED_AGAIN if ending.killed else self.launcher.requeues):
+            cell.again += 1
+            cell.retry = True
+            cell.wait(ending.note)
+            self.say(f"{cell.task.run.fingerprint} is submitted again: {ending.note}")
+        elif cell.new and (ending.status != FAILED or self._worth_trying(cell)):
+            cell.retry = True
+            cell.wait()
+        elif ending.status == FAILED:
+            cell.end(FAILED, f"{ending.note}; {RETRY_HINT}")
+        else:
+            cell.end(ending.status, ending.note)
+
+    def _without_job(self, cell: _Cell) -> None:
+        run = cell.task.run
+        state, holder = run.state(), run.claim_status()
+        if holder.status in (claims.ALIVE, claims.UNKNOWN):
+            cell.status, cell.note = ELSEWHERE, holder.reason
+        elif cell.status == WAITING:
+            pass
+        elif not cell.new and cell.status != ELSEWHERE:  # another command took its job away
+            cell.end(state.state, state.error or "")
+        elif state.state == FAILED and not (cell.new and self._worth_trying(cell)):
+            cell.end(FAILED, f"{state.error or 'failed'}; {RETRY_HINT}")
+        else:
+            cell.retry = state.state == FAILED
+            cell.wait()
+
+    def _worth_trying(self, cell: _Cell) -> bool:
+        """Whether a run that is recorded as failed should be submitted, now that somebody asks for it."""
+        state = cell.task.run.state()
+        if self._retry_failed:
+            return True
+        if state.failure_class == "oom":  # never with the same memory
+            before = (tickets.history(cell.task.run.path) or [None])[-1]
+            shape = cell.task.shape
+            return before is not None and (
+                shape.mem_gb * shape.nodes > before.shape.mem_gb * before.shape.nodes or shape.gpus > before.shape.gpus
+            )
+        return state.failure_class in HELPED_BY_A_RETRY
+
+    def _teachers_complete(self, cell: _Cell) -> bool:
+        return all(self._beside(cell, name) == COMPLETE for name in cell.task.requires)
+
+    def _beside(self, cell: _Cell, name: str) -> str:
+        """State of a run in the folder of a cell's."""
+        path = cell.task.run.path.parent / name
+        return RunDirectory(path).state().state if path.is_dir() else PENDING
+
+    # ------------------------------------------------------------------------------------------------ submission
+    def _submit(self) -> tuple[int, list[str], str | None]:
+        """(jobs submitted, their arrays, what was in the way)."""
+        arrays: list[str] = []
+        count = 0
+        room: _Room | None = None
+        while ready := self._ready():
+            try:
+                room = self._room()
+                if room.left <= 0:
+                    return count, arrays, self._no_room(f"the queue takes {room.most} jobs of yours at a time")
+                self._prepare()
+                for group, after in _groups(ready[: room.left], room.longest):
+                    written = self._submit_group(group, after, room.cluster)
+                    if written:
+                        arrays.append(written[0].job_id.partition("_")[0])
+                        count += len(written)
+            except SchedulerError as error:
+                return count, arrays, self._no_room(str(error))
+            except batches.RefusedError as error:
+                return count, arrays, self._no_room(f"the scheduler takes no more for now: {error}")
+        return count, arrays, None
+
+    def _prepare(self) -> None:
+        """Have made what the runs need that are about to be submitted, now or when there is room."""
+        names = [c.task.run.fingerprint for c in self._order if c.status == WAITING]
+        if todo := [name for name in names if name not in self._prepared]:
+            self._before(todo)
+            self._prepared.update(todo)
+
+    def _no_room(self, why: str) -> str:
+        """Cells that found no room say so."""
+        waiting = [cell for cell in self._order if cell.status == WAITING]
+        for cell in waiting:
+            cell.note = cell.note or "waits for room in the queue"
+        return f"{len(waiting)} runs are not submitted yet: {why}"
+
+    def _ready(self) -> list[Ready]:
+        """Cells that can be submitted now, each with the jobs it has to wait for."""
+        found = []
+        for cell in self._order:
+            if cell.status == WAITING and (after := self._after(cell)) is not None:
+                found.append((cell, after))
+        return found
+
+    def _after(self, cell: _Cell) -> tuple[str, ...] | None:
+        """Jobs that must succeed before; None if the cell cannot be submitted (its status then says why)."""
+        jobs: list[str] = []
+        for name in cell.task.requires:
+            other = self._cells.get(name)
+            status = other.status if other is not None else self._beside(cell, name)
+            if status == COMPLETE:
+                continue
+            if other is not None and other.status in (SUBMITTED, RUNNING):
+                jobs.append(other.job)
+            elif other is None or other.final:
+                cell.end(PENDING, f"not submitted: it needs the weights of {name}, which is {status}")
+                return None
+            else:
+                cell.note = f"waits for the weights of {name}, which is {status}"
+                return None
+        cell.note = ""
+        return tuple(jobs)
+
+    def _room(self) -> _Room:
+        limits = self._scheduler.limits(self.launcher.account, self.launcher.qos)
+        bounds = [self.launcher.max_submitted or None, limits.max_submit_jobs, limits.max_job_count]
+        most = min(bound for bound in bounds if bound is not None)
+        longest = min(self.launcher.max_array or limits.max_array_size, limits.max_array_size, most)
+        return _Room(most - self._scheduler.queued(), most, max(longest, 1), limits.cluster)
+
+    def _submit_group(self, group: Sequence[_Cell], after: tuple[str, ...], cluster: str) -> list[Ticket]:
+        """Submit an array; nothing is written if sbatch will never take it."""
+        if self._snapshot is None:
+            self._snapshot = snapshot(self.out)
+        first = group[0].task
+        settings = parameters(
+            self.launcher, first.shape, name=self.sweep, threads=first.threads, snapshot=self._snapshot,
+            size=len(group), after=after,
+        )  # fmt: skip
+        for cell in group:
+            withdraw_stop(cell.task.run.path)
+        jobs = tuple(Job(str(c.task.run.path), self.entry, self._retry_after(c)) for c in group)
+        blanks = tuple(
+            Ticket(
+                job_id="", submitted=time.time(), attempt=len(tickets.history(cell.task.run.path)) + 1,
+                shape=first.shape, cluster=cluster, snapshot=str(self._snapshot), sweep=self.sweep, user=user_name(),
+            )
+            for cell in group
+        )  # fmt: skip
+        folder = batches.new_folder(self.out, self.sweep)
+        try:
+            written = batches.submit(folder, batches.Order(jobs, blanks), self.launcher, settings)
+        except batches.RefusedError as error:
+            if error.later:
+                raise
+            for cell in group:
+                cell.end(PENDING, f"not submitted: sbatch refused {first.shape}: {error}")
+            return []
+        for cell, ticket in zip(group, written, strict=True):
+            cell.ticket, cell.job, cell.status = ticket, ticket.job_id, SUBMITTED
+            cell.note = f"job {ticket.job_id} waits" + (f" for {', '.join(after)}" if after else "")
+        return written
+
+    def _retry_after(self, cell: _Cell) -> int | None:
+        return attempts.count(cell.task.run.path) if cell.retry else None
+
+
+def _groups(ready: Sequence[Ready], longest: int) -> list[tuple[list[_Cell], tuple[str, ...]]]:
+    """Cells of one shape that wait for the same jobs, no more together than an array may have."""
+    groups: dict[tuple[Shape, int, tuple[str, ...]], list[_Cell]] = {}
+    for cell, after in ready:
+        groups.setdefault((cell.task.shape, cell.task.threads, after), []).append(cell)
+    return [
+        (members[start : start + longest], after)
+        for (_, _, after), members in groups.items()
+        for start in range(0, len(members), longest)
+    ]
+
+
+def _teachers_first(cells: Mapping[str, _Cell]) -> list[_Cell]:
+    """In the given order, but for what others require, which comes before them."""
+    done: dict[str, _Cell] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in done or name in above or name not in cells:
+            return
+        for other in cells[name].task.requires:
+            visit(other, (*above, name))
+        done[name] = cells[name]
+
+    needed = dict.fromkeys(name for cell in cells.values() for name in cell.task.requires)
+    for name in (*needed, *cells):
+        visit(name, ())
+    return list(done.values())
