@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from core.names import unknown_name
 
@@ -94,4 +94,4 @@ class Specs(Generic[T]):
             raise ValueError(f"{start} is a {type(spec).__name__}, not {article} {kind.__name__}")
         if (own := getattr(spec, "name", name)) != name:
             raise ValueError(f"{start} calls itself {own!r}")
-        return cast(T, spec)
+        return spec

@@ -50,10 +50,14 @@ def _first_comment(text: str) -> str:
 
 
 class Composer:
-    """Composes configurations; equal requests are composed once. Made by `composer()`."""
+    """Composes configurations; equal requests are composed once. Made by `composer()`.
 
-    def __init__(self, loader: Any, hydra_overrides: Sequence[str]) -> None:
+    config_name: the primary configuration, of an application of somebody's own.
+    """
+
+    def __init__(self, loader: Any, hydra_overrides: Sequence[str], config_name: str = CONFIG_NAME) -> None:
         self._loader = loader
+        self._name = config_name
         self._hydra = list(hydra_overrides)
         self._composed: dict[tuple[str, ...], tuple[CommandConfig, dict[str, str]]] = {}
         self._plain: dict[tuple[str, ...], bool] = {}
@@ -66,15 +70,22 @@ class Composer:
         if self._groups is None:
             self._groups = {
                 group: tuple(
-                    sorted(self._loader.get_group_options(group, config_name=CONFIG_NAME, overrides=self._hydra))
+                    sorted(self._loader.get_group_options(group, config_name=self._name, overrides=self._hydra))
                 )
                 for group in GROUPS
             }
         return self._groups
 
     def names(self, group: str) -> tuple[str, ...]:
-        """Names of the files in a folder of the search path; none if there is no such folder."""
-        return tuple(self._files.get_group_options(group))
+        """Names of the files in folders of the search path that are called so; none if there is no such folder."""
+        from hydra.core.object_type import ObjectType
+
+        found: set[str] = set()
+        for source in self._files.get_sources():
+            # Our own plugin's sources hide the folder of protocols from Hydra, which would take it for a group.
+            if source.is_group(group) or getattr(source, "hidden", None) == group:
+                found.update(source.list(group, ObjectType.CONFIG))
+        return tuple(sorted(found))
 
     def file(self, group: str, name: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """What a file says itself, and which files of its group it inherits from, the one that counts most first.
@@ -97,7 +108,7 @@ class Composer:
     @property
     def _files(self) -> Any:
         """Hydra's view of the search path."""
-        return self._loader._parse_overrides_and_create_caching_repo(CONFIG_NAME, self._hydra)[1]
+        return self._loader._parse_overrides_and_create_caching_repo(self._name, self._hydra)[1]
 
     def config(self, overrides: Sequence[str]) -> tuple[CommandConfig, dict[str, str]]:
         """The typed configuration and the chosen file of each group. Raises ConfigError."""
@@ -115,7 +126,8 @@ class Composer:
                 config = OmegaConf.to_object(node)
                 text = str(OmegaConf.to_container(node, resolve=False))
             if not isinstance(config, CommandConfig):
-                raise TypeError(f"sweeps/{CONFIG_NAME}.yaml must begin with `command_schema` in its defaults list")
+                fix = "must begin with `command_schema`, or with sweeps/config.yaml, in its defaults list"
+                raise ConfigError(Problem("", "", f"{self._name}.yaml", fix))
             self._plain[key] = "${" not in text and not further
             self._composed[key] = (config, choices)
         return self._composed[key]
@@ -140,7 +152,7 @@ class Composer:
         self.compositions += 1
         with _translated():
             return self._loader.load_configuration(
-                CONFIG_NAME, [*self._hydra, *overrides], run_mode=RunMode.RUN, from_shell=False
+                self._name, [*self._hydra, *overrides], run_mode=RunMode.RUN, from_shell=False
             )
 
 
@@ -168,6 +180,15 @@ def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> C
         loader = _with_packages(GlobalHydra.instance().config_loader())
     _read_files_once(loader)
     return Composer(loader, overrides)
+
+
+def composer_over(loader: Any, config_name: str, searchpath: Sequence[str] = ()) -> Composer:
+    """A Composer over the search path of an application's own loader, which is left alone. searchpath: its overrides of
+    hydra.searchpath, as typed."""
+    register_schema()
+    ours = _with_packages(loader)
+    _read_files_once(ours)
+    return Composer(ours, list(searchpath), config_name)
 
 
 def _with_packages(loader: Any) -> Any:

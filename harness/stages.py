@@ -129,6 +129,11 @@ class _Identities:
         return self._panels[env, panel]
 
 
+def identity_of(config: RunConfig) -> str:
+    """Fingerprint of a run that is no cell of a plan. Raises ValueError, FileNotFoundError."""
+    return _Identities().fingerprint(config)
+
+
 def used_panels(config: RunConfig) -> list[str]:
     """Panels that a run uses: `train` only if it trains, `validation` only if its method, or
     evaluation.validate_every, asks for that on the way."""
