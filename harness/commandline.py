@@ -40,11 +40,11 @@ class CommandLine:
         for key, several in self.varied.items():
             given[key] = f"{key}={','.join(text.partition('=')[2] for text in several)}"
         return tuple(
-            text.lstrip("+") for key, text in given.items() if key.partition(".")[0] not in _HOW and key not in _NAMES
+            text.lstrip("+") for key, text in given.items() if not f"{key}.".startswith(_HOW) and key not in _NAMES
         )
 
 
-_HOW = ("runtime", "launcher", "tracking", "expected_seconds")
+_HOW = ("runtime.", "launcher.", "tracking.", "expected_seconds.", "wait.", "backbone.resources.")
 # How long a search goes on, and how many at a time, makes it no other search.
 _NAMES = ("sweep.name", "sweep.title", "sweep.tune.trials", "sweep.tune.parallel")
 

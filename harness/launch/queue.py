@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from harness.launch import tickets
 from harness.launch.jobstates import GONE, QUEUED, REQUEUED, RUNNING, UNKNOWN, JobState, never_starts
-from harness.launch.lookup import Lookup
+from harness.launch.lookup import FRESH_SECONDS, Lookup
 from harness.launch.scheduler import Slurm, user_name
 from harness.launch.tickets import Ticket
 from harness.record import RunDirectory
@@ -45,10 +45,10 @@ class Held:
 class Queue:
     """Looks up tickets, and asks the scheduler about their jobs together; does not ask where there is no ticket.
 
-    seconds: how old an answer may be. Only reads.
+    seconds: how old an answer of `holds` may be; `look` asks anew. Only reads.
     """
 
-    def __init__(self, scheduler: Slurm | None = None, seconds: float = 0.0) -> None:
+    def __init__(self, scheduler: Slurm | None = None, seconds: float = FRESH_SECONDS) -> None:
         self._lookup = Lookup(scheduler or Slurm(), seconds)
 
     def look(self, runs: Iterable[RunDirectory]) -> dict[str, Held]:
