@@ -1,7 +1,5 @@
 """hydra/launcher=harness_local | harness_slurm: jobs become runs of the harness, each composed and validated once."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

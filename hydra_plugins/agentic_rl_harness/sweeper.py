@@ -1,7 +1,5 @@
 """hydra/sweeper=harness: the arguments of a multirun are a command of the harness."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
