@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -27,6 +28,7 @@ from harness.preflight.steps import RANDOM
 from harness.record import RunDirectory, parse_config
 from harness.redaction import redact
 
+_OWN = ("core", "envs", "harness", "methods")
 _VARYING = ("time/", "memory")  # metrics that no two runs share
 _HIDDEN, _HEADS = 16, 2  # of the random policy
 
@@ -69,7 +71,21 @@ def _result(folder: Path, number: int, configs: list[RunConfig], repeats: bool) 
     except Exception as error:  # what a step does wrong is what is asked for
         traceback.print_exc()
         return {"error": redact(f"{type(error).__name__}: {error}")[:600]}
-    return {"seconds": seconds, "digests": digests}
+    return {"seconds": seconds, "digests": digests, "files": _files()}
+
+
+def _files() -> dict[str, str]:
+    """Every file of code that this process has read, but for installed packages and Python's own -> its sha256."""
+    installed = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
+    found: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if name and name.endswith(".py"):
+            path = os.path.realpath(name)
+            ours = module.__name__.partition(".")[0] in _OWN  # a wheel lies among the installed packages
+            if ours or not path.startswith(installed):
+                found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return dict(sorted(found.items()))
 
 
 def _execute(root: Path, configs: list[RunConfig]) -> str:

@@ -27,8 +27,8 @@ from omegaconf import OmegaConf
 
 from harness import backbones
 from harness.config import BackboneConfig, LauncherConfig, RunConfig, TrackingConfig
-from harness.preflight.findings import OK, PROBLEM, WARNING, Finding, Scope
-from harness.provenance import module_identity, package_versions
+from harness.preflight.findings import OK, PROBLEM, WARNING, Finding, ProbeCache, Scope
+from harness.provenance import package_versions
 from harness.redaction import redact
 from harness.stages import Cell
 from harness.worker import THREAD_VARIABLES
@@ -38,7 +38,6 @@ RANDOM = "random"  # name of the backbone that the probe makes
 TASKS = 4  # of each panel
 SILENT_SECONDS = 600.0  # a step that takes longer than this is given up
 _RANDOM_POSITIONS = 32768  # its tokens are bytes
-_PACKAGES = ("core", "envs", "harness", "methods")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Probe:
 def steps(scope: Scope) -> Iterator[Finding]:
     """A finding for each method in each engine context, one for the seeds of each environment."""
     probes = list(plan_probes(scope))
-    known = {probe.name: scope.cache.get("step", content(probe)) for probe in probes}
+    known = {probe.name: remembered(scope.cache, probe) for probe in probes}
     todo = [probe for probe in probes if known[probe.name] is None]
     for name, result in _run(todo, scope.say) if todo else ():
         known[name] = result
@@ -181,20 +180,25 @@ def _policy(config: RunConfig) -> BackboneConfig:
 
 
 def content(probe: Probe) -> list[Any]:
-    """All that the outcome of a probe depends on."""
-    own = [module_identity(config.method.name) for config in probe.configs]
-    return [probe.order, TASKS, code_digest(), own, package_versions()]
+    """What the outcome of a probe depends on, besides the code that it runs through."""
+    return [probe.order, TASKS, package_versions()]
 
 
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """Over the text of every module of the packages that a step runs through."""
-    total = hashlib.sha256()
-    root = Path(__file__).resolve().parents[2]
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
+def remembered(cache: ProbeCache, probe: Probe) -> dict[str, Any] | None:
+    """What a probe came to before, if every file of code that it used then is still the same."""
+    found = cache.get("step", content(probe))
+    if found is None or not found.get("files"):
+        return None
+    same = all(_file_digest(name) == digest for name, digest in found["files"].items())
+    return found if same else None
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(name: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 # ---------------------------------------------------------------------------------------------------- the process apart
