@@ -1,4 +1,4 @@
-"""The tables in short, for a terminal: one line per row, one group of columns per panel."""
+"""The tables in short, for a terminal: per environment one line per row and one group of columns per panel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from analysis.cells import ALL, Cell, Metric
 from analysis.curves import WINDOW
 from analysis.footnotes import CANCELS, CANCELS_TEXT
 from analysis.notes import SETTING_SHORT, lead, notes, title
+from analysis.plan import Line
 from analysis.published import why_not_comparable
 from analysis.render import LEFT, RIGHT, Block, Document, Text
 from analysis.tableset import Tables, line_label, mark, seeds_text
@@ -18,7 +19,10 @@ TERMINAL_BACKBONE = "Qwen2.5-3B-Instruct"
 
 def terminal(tables: Tables) -> Document:
     """The same numbers, short: one line per row, one group of columns per panel."""
-    made = [_short_success(tables), _short_differences(tables), _short_learning(tables), _short_published(tables)]
+    made: list[Block | None] = []
+    for env in sorted({env for env, _ in tables.panels()}):
+        made += [_short_success(tables, env), _short_differences(tables, env)]
+    made += [_short_learning(tables), _short_published(tables)]
     done = completeness_block(tables)
     made.append(done and Block(done.title, done.header[:6], tuple(r[:6] for r in done.rows), "", done.align[:6]))
     warnings = tuple(warning.message for warning in tables.records.warnings)
@@ -35,13 +39,23 @@ def terminal(tables: Tables) -> Document:
     )
 
 
-def _panels(tables: Tables) -> list[str]:
-    return sorted({panel for _, panel in tables.panels()})
+def _panels(tables: Tables, env: str) -> list[str]:
+    return [panel for of_env, panel in tables.panels() if of_env == env]
 
 
-def _short_success(tables: Tables) -> Block | None:
-    keys = list(dict.fromkeys((line, place.rpartition("/")[2]) for line, place, _, _ in tables.success))
-    panels = _panels(tables)
+def _keys(tables: Tables, env: str) -> list[tuple[Line, str]]:
+    """The environment's lines, once for each way in which skills were shown."""
+    found = ((line, place.rpartition("/")[2]) for line, place, _, _ in tables.success if line.env == env)
+    return list(dict.fromkeys(found))
+
+
+def _named(text: str, tables: Tables, env: str) -> str:
+    return f"{env}: {text}" if "env" in tables.records.varying else text[0].upper() + text[1:]
+
+
+def _short_success(tables: Tables, env: str) -> Block | None:
+    keys = _keys(tables, env)
+    panels = _panels(tables, env)
     rows = []
     about: dict[str, str] = {}
     for line, skills in keys:
@@ -56,32 +70,34 @@ def _short_success(tables: Tables) -> Block | None:
                     seeds = seeds_text(tables, cell)
                     if cell.protocol:
                         about.setdefault(panel, f"{cell.n_tasks} tasks, panel {cell.protocol['panel_hash'][:8]}")
-        label = line_label(tables, line, f"{panels[0]}/{skills}")
+        label = line_label(tables, line, f"{panels[0]}/{skills}", env=False)
         rows.append((Text(label), Text(skills), Text(seeds), *entries))
     if not rows:
         return None
     header = ("Row", "Skills", "Seeds", *(f"{p} {kind} %" for p in panels for kind in ("micro", "macro")))
     told = "; ".join(f"{panel}: {text}" for panel, text in about.items())
-    return Block("Success, mean over seeds", header, tuple(rows), told, LEFT * 2 + RIGHT * (1 + 2 * len(panels)))
+    name = _named("success, mean over seeds", tables, env)
+    return Block(name, header, tuple(rows), told, LEFT * 2 + RIGHT * (1 + 2 * len(panels)))
 
 
-def _short_differences(tables: Tables) -> Block | None:
-    panels = _panels(tables)
+def _short_differences(tables: Tables, env: str) -> Block | None:
+    panels = _panels(tables, env)
     columns = [(row, panel) for row in tables.versus if tables.versus[row] for panel in panels]
     rows = []
-    for line, skills in dict.fromkeys((line, place.rpartition("/")[2]) for line, place, _, _ in tables.success):
+    for line, skills in _keys(tables, env):
         cells = [
             tables.versus[row].get((line, f"{panel}/{skills}", Metric.DIFFERENCE_MICRO, ALL)) for row, panel in columns
         ]
         if any(cells):
             texts = (Text(bounded(c, c.interval) + ("*" if c.note else "") if c else "") for c in cells)
-            rows.append((Text(line_label(tables, line, f"{panels[0]}/{skills}")), *texts))
+            rows.append((Text(line_label(tables, line, f"{panels[0]}/{skills}", env=False)), *texts))
     if not rows:
         return None
     header = ("Row", *(f"− {tables.label_of(row)}, {panel}" for row, panel in columns))
     starred = any(entry.text.endswith("*") for row in rows for entry in row)
     told = "* not comparable, or with another prompt: see the files." if starred else ""
-    return Block("Paired differences, micro, points [95 % t interval over seeds]", header, tuple(rows), told)
+    name = _named("paired differences, micro, points [95 % t interval over seeds]", tables, env)
+    return Block(name, header, tuple(rows), told)
 
 
 def _short_learning(tables: Tables) -> Block | None:

@@ -19,6 +19,7 @@ from analysis.figures.profile import resampled
 from analysis.render import Block, markdown_block
 from analysis.table_csv import csv_text
 from analysis.tables import document, make_tables
+from analysis.terminal import terminal
 
 ROWS = (
     {"id": "grpo", "label": "GRPO", "kind": "baseline"},
@@ -297,6 +298,12 @@ def test_rows_of_several_environments_have_one_aggregate_over_all(make_sweep: Ca
     whole = {k[0].row: c for k, c in tables.aggregates.items() if k[3] == EVERYWHERE and k[2] == Metric.IQM}
     assert set(whole) == {"grpo", "opid"} and whole["opid"].n_tasks == 60
     assert "all environments" in "\n".join(markdown_block(block_of(tables, "Aggregates")))
+    titles = [block.title for block in terminal(tables).blocks]
+    assert [t for t in titles if "success, mean" in t] == [
+        f"{e}: success, mean over seeds" for e in ("alfworld", "webshop")
+    ]
+    success = next(block for block in terminal(tables).blocks if block.title.startswith("webshop: success"))
+    assert not any("·" in row[0].text for row in success.rows)  # the title says the environment
     for seed in (0, 1, 2):
         sweep.write_state(run("opid", 1.0, "webshop"), seed, state="failed")
     assert {k[0].row for k in tables_of(sweep).aggregates if k[3] == EVERYWHERE} == {"grpo"}
