@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab_config import ACCOUNT
 from slurm_cluster import Cluster, wait_until
 
 from harness import attempts
@@ -161,4 +162,4 @@ class Story:
             assert taken == expected or (seed in killed and taken <= expected), (seed, taken)
 
 
-SLURM = ("launcher=slurm", "launcher.poll_seconds=1")
+SLURM = ("launcher=slurm", "launcher.poll_seconds=1", f"launcher.account={ACCOUNT}")
