@@ -1,13 +1,15 @@
 """GiGPO: group-in-group policy optimisation (Feng et al., arXiv:2505.10978).
 
 A second comparison inside GRPO's: steps of one task group that started from the same state are compared with each
-other by what came after them.
+other by what came after them. Numbers as in v3, whose eqs. (5) and (7)
+have neither c nor the 1e-6.
 
-    A(tau, t)      = A_ep(tau, t) + omega * A_step(tau, t)                                   [S], dimensionless with std
-    A_ep           GRPO's advantage (methods/grpo.py)
-    R_t            = sum_{k >= t} gamma^(k - t) * r_k  -  c * 1[step t is invalid]           return units
-    A_step(tau, t) = (R_t - mu_x) / (sigma_x + 1e-6),   or R_t - mu_x without std
-    mu_x, sigma_x  over the steps of all trajectories of the task whose anchor state is x; each visit counts once
+    A(tau, t)      = A_ep(tau, t) + omega * A_step(tau, t)                           eq. (8) [S], dimensionless with std
+    A_ep           GRPO's advantage (methods/grpo.py)                                eq. (3)
+    R_t            = sum_{k >= t} gamma^(k - t) * r_k  -  c * 1[step t is invalid]   eq. (5)  return units
+    A_step(tau, t) = (R_t - mu_x) / (sigma_x + 1e-6),   or R_t - mu_x without std    eq. (7)
+    mu_x, sigma_x  over the steps of all trajectories of the task whose anchor state is x, eq. (6);
+                   each visit counts once
 
 r_k is the raw reward of environment step k (`Batch.step_reward`), gamma the discount per environment step, and the
 anchor state is what the environment said before the step (`Batch.observations`). anchor=exact: equal texts.

@@ -1,7 +1,8 @@
 """GRPO: group-relative policy optimisation without a value function.
 
-Source: Shao et al., DeepSeekMath, arXiv:2402.03300, section 4.1 (objective: Eq. 3; advantage under outcome supervision:
-section 4.1.2). The same advantage, per trajectory of an agent, is A_ep of OPID (arXiv:2606.26790, section 3.4):
+Source: Shao et al., DeepSeekMath, arXiv:2402.03300v3, section 4.1 (objective: eq. (3); advantage under outcome
+supervision: section 4.1.2, not numbered). The same advantage, per trajectory of an agent, is A_ep of GiGPO
+(arXiv:2505.10978v3, eq. (3)) and of OPID (arXiv:2606.26790v1, section 3.4, not numbered):
 
     A_ep(tau, t, l) = (R(tau) - mu_q) / sigma_q,     mu_q, sigma_q over the N rollouts of task q
 

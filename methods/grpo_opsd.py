@@ -7,6 +7,8 @@ A is GRPO's (methods/grpo.py) and untouched; with l_t as in methods/opsd.py, [R,
 
 The gradient of the second is -lambda/2 * Agg[grad log pi_theta(y_t | h_t)]: log pi_T is a constant, so the teacher is
 scored and cancels. What is left imitates the own samples evenly, with mean zero over the policy's samples.
+
+The parts: L_GRPO is eq. (3) of arXiv:2402.03300, the first row's second term eq. (9) of arXiv:2601.18734v3.
 """
 
 from __future__ import annotations

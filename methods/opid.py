@@ -16,6 +16,9 @@ std <= 1e-6; then clipping to +-clip. lambda_k in [0, 1] is the schedule at trai
 
 The teacher is the old policy itself, so with every weight at 0 nothing is analysed or scored, and the result equals
 GRPO's bit for bit. A trajectory whose analysis failed has no skill term.
+
+No formula of section 3 has a number in the paper (v1). Its appendix has numbers: Delta is eq. (1), in A.1, and the
+teacher under critical-first routing eq. (14), in A.4.
 """
 
 from __future__ import annotations

@@ -7,7 +7,10 @@ sampled. With Agg the token mean, h_t the student's prompt and h_t+ the same wit
     `opsd`            L = lambda * Agg[sg(l_t) * log pi_theta(y_t | h_t)]      the gradient of KL(pi_theta || pi_T)
     `opsd_released`   L = lambda * Agg[sg(sigmoid(-beta * l_t)) * (-l_t)]      SDAR's loss (methods/sdar.py), beta = 5
 
-and A = 0 in both. Where the teacher agrees (l = 0) the first has no gradient; the second still raises every token.
+and A = 0 in both. The first is eq. (9) of the paper (v3), whose A_n is -l_t; the paper's main objective is a divergence
+over the whole vocabulary, eq. (8) with eqs. (6) and (7). The second is released code and has no number.
+
+Where the teacher agrees (l = 0) the first has no gradient; the second still raises every token.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@
     progress_m   = (K_{m-1} - K_m) / K_{m-1}           form `code`; invalid if |K_{m-1}| <= 1e-8
                  = (K_m - K_{m-1}) / K_m               form `paper`; invalid if |K_m| <= 1e-8
 
-   The teacher retires at the first m >= 2 with competence_m >= 0.9 and an exhausted progress: progress_m <= 0 in the
-   code's form, progress_m >= 0 in the paper's, which takes K with the sign of Delta (the ratio does not see the sign).
+   The teacher retires (eq. (9), section 3.3) at the first m >= 2 with competence_m >= 0.9 and an exhausted progress:
+   progress_m <= 0 in the code's form, progress_m >= 0 in the paper's, which takes K with the sign of Delta (the ratio
+   does not see the sign). The paper's K_n is a mean per trajectory first, then over trajectories. Eq. (9) is
+   known from one note that cites it (docs/equations.md); the numbers of the other equations are not known to us.
    Both thresholds are knobs; at 0 the two forms agree whenever K_m and K_{m-1} have one sign. From step mW + 1 on
    lambda is 0 and no teacher is asked: pure GRPO to the end.
 

@@ -1,8 +1,8 @@
 """RLSD: the reward gives the direction, a teacher with a skill the size (arXiv:2604.03128; a baseline of SDAR, OPID).
 
-    Delta_t = log pi_old(y_t | h+, y_<t) - log pi_old(y_t | h, y_<t)          nats; h+: history with the library skill
-    w_t     = clip(exp(sign(A) * Delta_t), 1 - eps, 1 + eps)                  no gradient, no unit
-    A_t     = A * ((1 - lambda_k) + lambda_k * w_t)                           [R, T]
+    Delta_t = log pi_old(y_t | h+, y_<t) - log pi_old(y_t | h, y_<t)          eq. (13)  nats; h+: with library skill
+    w_t     = clip(exp(sign(A) * Delta_t), 1 - eps, 1 + eps)                  eqs. (14), (15)  no gradient, no unit
+    A_t     = A * ((1 - lambda_k) + lambda_k * w_t)                           text after eq. (15)  [R, T]
 
 A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k); SDAR's table of settings
 (arXiv:2605.15155) has 0.5, its scripts let that fall linearly to 0 and have eps = 0.2. The sign of A_t is always that
@@ -10,6 +10,9 @@ of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens tha
 
 Computed as A * (1 + lambda_k * (w_t - 1)), which is the same and gives exactly A where w_t = 1: without a shift, and
 at lambda_k = 0, RLSD is its base bit for bit. At lambda_k = 0 nothing is scored.
+
+The paper's w_t is the weight before clipping, eq. (14); eq. (15) clips it. Its loss, eq. (16), takes
+min(w_t * A, clip(w_t) * A) instead, which leaves one side unclipped and has neither lambda nor pi_theta / pi_old.
 """
 
 from __future__ import annotations

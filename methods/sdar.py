@@ -15,6 +15,9 @@ The gradient is -lambda * Agg[g_t * grad log pi_theta(y_t)]: every sampled token
 by less, and none is lowered; with Delta_t = 0 the weight is still 1/2. The value of L_SDAR is no KL: it is negative
 where the teacher finds tokens less likely. The entropy gate does not read the teacher, whose scores therefore cancel
 out of the gradient; it is registered under a name of its own that says so.
+
+L_GRPO is eq. (2) of the paper (v1), known from one note that cites it (docs/equations.md). The numbers of its other
+equations are not known to us.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Source: the baseline of SDAR (arXiv:2605.15155) and OPID (arXiv:2606.26790, appe
 
     A(tau, t) = GRPO's advantage (methods/grpo.py); h_t is the history with the skill of the task in it
 
+In SkillRL (v1) the policy conditioned on skills is eq. (5), the advantage eq. (8) and the objective eq. (9).
+
 The skill stands in the policy's own prompt while it samples and learns, so the rollout, update and reference log-probs
 are all conditioned on it. There is no teacher and no further term. One training gives two results:
 `rollout_skills_eval: [off, on]` is the row without and the row with skills, of the same weights.

@@ -9,6 +9,9 @@ The advantage is untouched, the ratio is not clipped as PPO's. The gradient is
 lambda * Agg[rho_t * l_t * grad log pi_theta], with rho_t <= 10 and l_t >= -20 (methods/auxiliary.py): at
 theta = theta_old a policy gradient with advantage -lambda * l_t, the direction of OPID's skill advantage
 (methods/opid.py).
+
+l_t, rho_t and the loss are eqs. (10) to (12) of the paper (v1), known from one note that cites them
+(docs/equations.md); which is which is not known to us.
 """
 
 from __future__ import annotations

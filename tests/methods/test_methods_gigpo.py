@@ -37,8 +37,7 @@ GIGPO = AdvantageConfig("gigpo")
 
 
 def numpy_step_advantage(arrays: Arrays, config: AdvantageConfig) -> F64:
-    """A_step by loops over trajectories, groups and states: step-level advantage of arXiv:2505.10978 (its equation's
-    number is not known to us)."""
+    """A_step by loops over trajectories, groups and states: arXiv:2505.10978v3, eqs. (5) to (7)."""
     trajectory_of = np.asarray(arrays["step_trajectory"])
     number = np.asarray(arrays["step_number"])
     reward = np.asarray(arrays["step_reward"], dtype=np.float64)

@@ -42,7 +42,7 @@ def advantages(config: MethodConfig, batch: Batch, step: int = 1) -> torch.Tenso
 
 
 def numpy_rlsd(arrays: Arrays, std: bool, over: str, lam: float, eps: float) -> F64:
-    """A_t [R, T], by loops: arXiv:2604.03128, definitions of w_t and A_t (the number of the equation is not known)."""
+    """A_t [R, T], by loops: arXiv:2604.03128, eqs. (13) to (15) and the text after (15)."""
     base = numpy_episode_advantage(arrays, std, over)
     out = np.zeros(np.asarray(arrays["token_step"]).shape)
     for r, c in np.argwhere(arrays["response_mask"]):
