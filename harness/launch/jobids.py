@@ -43,10 +43,11 @@ def expand(text: str) -> Expression | None:
     body, _, _ = elements.strip("[]").partition("%")
     numbers: list[int] = []
     partial = not elements.endswith("]") or not body
-    for part in body.split(","):
+    # Without its bracket the list was cut off somewhere, perhaps within its last number.
+    for part in body.split(",")[: None if elements.endswith("]") else -1]:
         single = _PART.fullmatch(part.strip())
         if single is None:
-            # `...` in place of the rest, perhaps in the middle of a number: what was cut off is not guessed at.
+            # `73,7...`: what was cut off is not guessed at.
             partial = True
             continue
         first, last, step = (int(single[1]), int(single[2] or single[1]), int(single[3] or 1))

@@ -6,16 +6,15 @@ Nothing is guessed: without an answer a job is UNKNOWN, and nobody acts on that.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.launch.jobids import base_of, bases, chunks, expand
+from harness.launch.jobids import base_of, bases, chunks
 from harness.launch.jobstates import (
     ENDED,
     GONE,
@@ -27,17 +26,15 @@ from harness.launch.jobstates import (
     Failure,
     JobState,
     failure_of,
-    kind_of,
     never_starts,
 )
 from harness.launch.limits import Limits, Partition, least_submit, limits_from, parse_config
+from harness.launch.listings import COLUMNS, EXPRESSION, Listing, accounting_rows, expression_rows, queue_rows
 from harness.redaction import redact
 
 CLIENT_SECONDS = 60.0  # without a controller a client gives up by itself after 10 to 40 s (measured, 22.05)
 DAY_SECONDS = 86_400.0  # more than clocks and time zones of two machines can differ
 IDS_PER_CALL = 500  # keeps command lines below any system's limit
-# Fields of squeue -O, with widths: columns work with every version, separators came with 21.08.
-_COLUMNS = (("JobArrayID", 64), ("State", 24), ("RestartCnt", 12), ("exit_code", 16), ("Reason", 256))
 # Settings of the user's that would hide jobs or change what is printed.
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
 _NO_SUCH_JOB = "invalid job id"
@@ -107,7 +104,7 @@ class Slurm:
             return {**found, **{job: JobState(job, "", UNKNOWN, str(error)) for job in rest}}
         found.update(known.answers(rest))
         for job in rest:
-            found.setdefault(job, JobState(job, "", GONE, "the scheduler does not know it any more"))
+            found.setdefault(job, known.of_unlisted(job))
         return found
 
     def my_jobs(self) -> dict[str, JobState]:
@@ -118,25 +115,31 @@ class Slurm:
         """Own jobs and array elements that wait or run: what the limits on submission count. Raises SchedulerError."""
         return sum(state.kind in (QUEUED, RUNNING, REQUEUED, UNKNOWN) for state in self.my_jobs().values())
 
-    def _queue(self, *which: str) -> _Listing:
-        columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-        answer = self._ask("squeue", "-h", "-r", "-t", "all", "-O", columns, *which)
-        if answer.status != 0:
-            if _NO_SUCH_JOB in answer.complaint.lower():  # said when one id is asked for and nobody knows it
-                return _Listing(())
-            raise answer.error("is the controller up (`scontrol ping`), and does SLURM_CONF name this cluster?")
-        return _Listing(_queue_rows(answer.text))
+    def _queue(self, *which: str) -> Listing:
+        listed = Listing(queue_rows(self._listed("-r", "-O", COLUMNS, *which)))
+        # squeue -r forgets the last element of an array written with a step, `5_[1-298:3]` (22.05): ask without -r.
+        if stepped := listed.stepped():
+            listed.add(expression_rows(self._listed("-o", EXPRESSION, "-j", ",".join(stepped))))
+        return listed
 
-    def _accounting(self, wanted: Sequence[str], since: float | None) -> _Listing:
+    def _listed(self, *options: str) -> str:
+        answer = self._ask("squeue", "-h", "-t", "all", *options)
+        if answer.status == 0:
+            return answer.text
+        if _NO_SUCH_JOB in answer.complaint.lower():  # said when one id is asked for and nobody knows it
+            return ""
+        raise answer.error("is the controller up (`scontrol ping`), and does SLURM_CONF name this cluster?")
+
+    def _accounting(self, wanted: Sequence[str], since: float | None) -> Listing:
         window: tuple[str, ...] = ()
         if since is not None:
             window = ("-S", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(since - DAY_SECONDS, 0.0))))
         answer = self._ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode", *window, "-j", ",".join(wanted))
         if answer.status != 0:
             if _NO_ACCOUNTING in answer.complaint.lower():
-                return _Listing(())  # the controller alone knows, and it has answered
+                return Listing(())  # the controller alone knows, and it has answered
             raise answer.error("the controller does not know the job; the accounting service must say how it ended")
-        return _Listing(_accounting_rows(answer.text))
+        return Listing(accounting_rows(answer.text))
 
     # ------------------------------------------------------------------------------------------------ orders
     def cancel(self, ids: Iterable[str]) -> None:
@@ -224,93 +227,6 @@ class Slurm:
                 f"`{shown}` cannot be run ({error.strerror}); is this a machine with Slurm's clients on PATH?"
             ) from error
         return _Answer(shown, finished.returncode, finished.stdout, finished.stderr)
-
-
-class _Listing:
-    """Rows of squeue or sacct: the jobs they name, and the arrays of which elements may be missing."""
-
-    def __init__(self, rows: Iterable[tuple[str, JobState]]) -> None:
-        self.states: dict[str, JobState] = {}
-        self._partial: dict[str, JobState] = {}
-        self._arrays: set[str] = set()
-        for text, state in rows:
-            expression = expand(text)
-            if expression is None:  # a step of a job
-                continue
-            if expression.partial:
-                self._partial[expression.base] = state
-            for job in expression.ids:
-                self.states[job] = JobState(job, state.word, state.kind, state.reason, state.exit_code, state.restarts)
-                if job != expression.base:
-                    self._arrays.add(expression.base)
-            if expression.base.partition("+")[2]:
-                self._arrays.add(expression.base.partition("+")[0])
-
-    def answers(self, asked: Iterable[str]) -> dict[str, JobState]:
-        """What the rows say about the jobs asked for; jobs that they do not speak of are left out."""
-        found: dict[str, JobState] = {}
-        for job in asked:
-            base = base_of(job)
-            if job in self.states:
-                found[job] = self.states[job]
-            elif base in self._partial:
-                found[job] = JobState(job, "", UNKNOWN, f"the scheduler cut off its list of elements of {base}")
-            elif job == base and base in self._arrays:
-                found[job] = JobState(job, "", UNKNOWN, f"{base} is an array; ask for its elements")
-        return found
-
-
-def _queue_rows(text: str) -> Iterator[tuple[str, JobState]]:
-    for line in text.splitlines():
-        fields: list[str] = []
-        start = 0
-        for _, width in _COLUMNS:
-            fields.append(line[start : start + width].strip())
-            start += width
-        job, word, restarts, exit_code, reason = fields
-        if not job or not word:  # `CLUSTER: name` where several clusters answer
-            continue
-        yield (
-            job,
-            JobState(
-                job,
-                word,
-                kind_of(word, in_queue=True),
-                "" if reason in ("None", "(null)") else reason,
-                _exit_code(exit_code),
-                int(restarts) if restarts.isdigit() else None,
-            ),
-        )
-
-
-def _exit_code(text: str) -> str | None:
-    """`<status>:<signal>` of what squeue prints: that, or the bare number that wait(2) gave."""
-    if not text.isdigit():
-        return text if ":" in text else None
-    number = int(text)
-    return f"{number >> 8 & 0xFF}:{number & 0x7F}"
-
-
-def _accounting_rows(text: str) -> Iterator[tuple[str, JobState]]:
-    for line in text.splitlines():
-        job, _, rest = line.partition("|")
-        words, _, exit_code = rest.partition("|")
-        word, _, more = words.strip().partition(" ")  # `CANCELLED by 1000`
-        word = word.rstrip("+")  # sacct's sign for a word that it cut off
-        kind = kind_of(word, in_queue=False)
-        reason = f"cancelled {_named(more)}" if more else ""
-        if kind == UNKNOWN:
-            reason = f"the accounting says {word or 'nothing'}, but the controller does not know the job"
-        yield job, JobState(job, word, kind, reason, exit_code.strip() or None)
-
-
-def _named(words: str) -> str:
-    """`by 1000` with the user's name for the number, where there is one."""
-    number = words.rpartition(" ")[2]
-    with contextlib.suppress(KeyError, OverflowError):
-        if number.isdigit():
-            return f"by {pwd.getpwuid(int(number)).pw_name}"
-    return words
 
 
 def user_name() -> str:

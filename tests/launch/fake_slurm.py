@@ -5,7 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from harness.launch.scheduler import _COLUMNS, Slurm
+from harness.launch.listings import FIELDS
+from harness.launch.scheduler import Slurm
 
 # <client>.out, .err and .status say how it answers; `calls` gets one line per call, `environment` the variables of the
 # last one.
@@ -15,7 +16,7 @@ echo "$*" >> "$here/calls"
 env > "$here/environment"
 client=$1
 [ -e "$here/$client.hang" ] && exec sleep 600
-[ -e "$here/$client.$2.out" ] && client=$client.$2
+case "$*" in *" -o "*) [ -e "$here/$client.-o.out" ] && client=$client.-o ;; esac
 [ -e "$here/$client.out" ] && cat "$here/$client.out"
 [ -e "$here/$client.err" ] && cat "$here/$client.err" >&2
 [ -e "$here/$client.status" ] && exit "$(cat "$here/$client.status")"
@@ -63,4 +64,4 @@ class FakeSlurm:
 
 def squeue_line(job: str, word: str, restarts: str = "0", exit_code: str = "0", reason: str = "None") -> str:
     fields = (job, word, restarts, exit_code, reason)
-    return "".join(field.ljust(width) for field, (_, width) in zip(fields, _COLUMNS, strict=True)) + "\n"
+    return "".join(field.ljust(width) for field, (_, width) in zip(fields, FIELDS, strict=True)) + "\n"

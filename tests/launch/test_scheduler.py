@@ -94,6 +94,8 @@ def test_sacct_says_who_cancelled_and_cuts_words_off(slurm: FakeSlurm) -> None:
         (" 123_[2-3]\n", ["123_2", "123_3"], False),
         ("123_[1,3,...]", ["123_1", "123_3"], True),
         ("123_[1-3,5...", ["123_1", "123_2", "123_3"], True),
+        ("123_[1-3,5,73", ["123_1", "123_2", "123_3", "123_5"], True),
+        ("123_[1-3,7...]", ["123_1", "123_2", "123_3"], True),
         ("123_[1-3,...%4]", ["123_1", "123_2", "123_3"], True),
         ("123_[]", [], True),
         ("123_*", [], True),
@@ -122,14 +124,50 @@ def test_bases_are_numbers_in_order() -> None:
 
 def test_an_array_that_never_started_is_one_row_of_sacct(slurm: FakeSlurm) -> None:
     slurm.accounts(("50_[4-6%2]", "CANCELLED by 0"), ("50_1", "COMPLETED"), ("50_1.batch", "FAILED"))
-    found = slurm.client().states(["50_1", "50_4", "50_6", "50_7"])
+    found = slurm.client().states(["50_1", "50_4", "50_6", "51_7"])
     assert {job: state.word for job, state in found.items()} == {
         "50_1": "COMPLETED",
         "50_4": "CANCELLED",
         "50_6": "CANCELLED",
-        "50_7": "",
+        "51_7": "",
     }
-    assert found["50_7"].kind == "gone"
+    assert found["51_7"].kind == "gone"
+
+
+def test_an_element_cancelled_while_it_waited_leaves_no_trace_but_its_array(slurm: FakeSlurm) -> None:
+    slurm.queue(("50_1", "PENDING"))
+    slurm.accounts(("50_[1]", "PENDING"))
+    state = slurm.client().states(["50_0"])["50_0"]
+    assert (state.kind, state.word, state.reason) == ("ended", "CANCELLED", "cancelled before it started")
+    assert not failure_of(state).retry
+    slurm.says("sacct", error="Slurm accounting storage is disabled", status=1)
+    assert slurm.client().states(["50_0"])["50_0"].kind == "gone"  # it may as well have ended long ago
+
+
+@pytest.mark.parametrize(("word", "kind"), [("CANCELLED by 0", "ended"), ("PENDING", "unknown")])
+def test_an_array_named_as_a_whole_speaks_for_its_elements(slurm: FakeSlurm, word: str, kind: str) -> None:
+    slurm.accounts(("50", word), ("50_1", "COMPLETED"))
+    found = slurm.client().states(["50_1", "50_2"])
+    assert [state.kind for state in found.values()] == ["ended", kind]
+    assert found["50_1"].word == "COMPLETED"
+
+
+def test_the_element_that_squeue_forgets_is_found(slurm: FakeSlurm) -> None:
+    """squeue -r leaves out the last one of `50_[1-10:3]` (Slurm 22.05)."""
+    slurm.queue(("50_1", "PENDING", "1"), ("50_4", "PENDING"), ("50_7", "PENDING"), ("51_0", "PENDING"))
+    slurm.says("squeue.-o", "50_[1-10:3]|PENDING|Resources\n")
+    found = slurm.client().states(["50_1", "50_10", "51_0"])
+    assert [state.kind for state in found.values()] == ["queued"] * 3
+    assert found["50_10"].reason == "Resources" and found["50_1"].restarts == 1
+    assert slurm.client().queued() == 5
+    assert slurm.calls("squeue -h -t all -o")[0][-2:] == ["-j", "50"]
+
+
+@pytest.mark.parametrize("elements", [(), (0,), (0, 1, 2), (0, 1, 3, 4), (5,)])
+def test_usual_arrays_are_asked_for_once(slurm: FakeSlurm, elements: tuple[int, ...]) -> None:
+    slurm.queue(*((f"50_{element}", "PENDING") for element in elements))
+    slurm.client().my_jobs()
+    assert len(slurm.calls("squeue")) == 1
 
 
 @pytest.mark.parametrize("client", ["queue", "accounts"])
