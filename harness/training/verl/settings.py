@@ -175,7 +175,11 @@ def _reference(config: RunConfig, sizes: Sizes) -> Iterator[Setting]:
     )
     yield Setting(f"{reference}.log_prob_use_dynamic_bsz", True, "micro-batches are filled by tokens")
     yield from _fsdp(config, f"{reference}.fsdp_config", sizes)
-    yield Setting(f"{reference}.fsdp_config.param_offload", config.verl.reference_offload, "verl.reference_offload")
+    yield Setting(
+        f"{reference}.fsdp_config.param_offload",
+        config.verl.reference_offload and sizes.on_gpu,
+        "verl.reference_offload, on GPUs",
+    )
 
 
 def _rollout(config: RunConfig, backend: str, sizes: Sizes) -> Iterator[Setting]:
