@@ -110,11 +110,13 @@ def _require_sound(variants: Sequence[Variant], version: str) -> None:
         answers = validate(texts, version, folder)
     except (ValidationError, OSError) as error:
         raise ConfigError(Problem("engine", ENGINE, "", str(error))) from error
-    rows = {variant.name: ", ".join(variant.rows) for variant in variants}
+    refused: dict[str, list[str]] = {}
+    for name, answer in answers.items():
+        if answer != SOUND:
+            refused.setdefault(answer, []).append(name)
     found = [
-        Problem("engine", ENGINE, "", f"verl {version} refuses the configuration of {name} ({rows[name]}): {answer}")
-        for name, answer in answers.items()
-        if answer != SOUND
+        Problem("engine", ENGINE, "", f"verl {version} refuses the configuration of {', '.join(names)}: {answer}")
+        for answer, names in refused.items()
     ]
     if found:
         raise ConfigError(found)

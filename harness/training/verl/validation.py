@@ -19,17 +19,20 @@ from pathlib import Path
 
 from harness.files import atomic_write_json
 
-CHECKS_VERSION = 1  # of what is checked below; raised when that changes
+CHECKS_VERSION = 3  # of what is checked below; raised when that changes
 TIMEOUT_SECONDS = 600
 SOUND = ""
-# Sections that verl turns into dataclasses; `model` is left out because that reads the model's files.
-SECTIONS = (
-    "actor_rollout_ref.actor",
-    "actor_rollout_ref.ref",
-    "actor_rollout_ref.rollout",
-    "algorithm",
-    "reward",
-)
+# Sections that verl turns into dataclasses; `model` is left out because that reads the model's files, and `reward` because
+# verl never does it with the whole of it (nor could it).
+SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm")
+REFERENCE = "actor_rollout_ref.ref"
+# verl's worker gives these of `ref` the names that they have in `actor` before it makes a dataclass of them.
+RENAMED = {
+    "log_prob_micro_batch_size": "ppo_micro_batch_size",
+    "log_prob_micro_batch_size_per_gpu": "ppo_micro_batch_size_per_gpu",
+    "log_prob_use_dynamic_bsz": "use_dynamic_bsz",
+    "log_prob_max_token_len_per_gpu": "ppo_max_token_len_per_gpu",
+}
 
 
 class ValidationError(RuntimeError):
@@ -112,6 +115,8 @@ def _objection(text: str) -> str:
         validate_config(config=node, use_reference_policy=reference, use_critic=critic)
         for section in SECTIONS:
             omega_conf_to_dataclass(OmegaConf.select(node, section))
+        given = OmegaConf.to_container(OmegaConf.select(node, REFERENCE), resolve=True)
+        omega_conf_to_dataclass(OmegaConf.create({RENAMED.get(str(key), key): given[key] for key in given}))
     except Exception as error:  # whatever verl raises is its objection
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return SOUND
