@@ -104,26 +104,28 @@ def limits_from(config: Mapping[str, str], sinfo: str, max_submit: int | None) -
 def least_submit(associations: str, classes: str, account: str | None, qos: str | None) -> int | None:
     """The strictest limit on submitted jobs; None if there is none.
 
-    associations: rows `Account|MaxSubmitJobs|GrpSubmitJobs|QOS|DefaultQOS` of the user. classes: rows
+    associations: rows `DefaultAccount|Account|MaxSubmitJobs|GrpSubmitJobs|QOS|DefaultQOS` of the user. classes: rows
     `Name|MaxSubmitJobsPU|MaxSubmitJobsPA|GrpSubmitJobs`, one per quality of service. account, qos: the ones that will
-    be used; where None, each that the user may use counts.
+    be used; None: the user's default, and where there is none, each that the user may use counts.
     """
     found: list[int] = []
     allowed: set[str] = set()
-    for fields in _rows(associations, 5):
-        if account is not None and fields[0].lower() != account.lower():
+    for default, name, most, together, services, usual in _rows(associations, 6):
+        wanted = account if account is not None else default
+        if wanted and name.lower() != wanted.lower():
             continue
-        found += _numbers(fields[1:3])
-        allowed.update(name for name in (*fields[3].split(","), fields[4]) if name)
-    wanted = {qos} if qos is not None else allowed
-    for fields in _rows(classes, 4):
-        if fields[0] in wanted:
-            found += _numbers(fields[1:4])
+        found += _numbers((most, together))
+        allowed.update({usual} if usual else {service for service in services.split(",") if service})
+    if qos is not None:
+        allowed = {qos}
+    for service, per_user, per_account, together in _rows(classes, 4):
+        if service in allowed:
+            found += _numbers((per_user, per_account, together))
     return min(found, default=None)
 
 
 def _rows(text: str, size: int) -> list[list[str]]:
-    return [fields for line in text.splitlines() if len(fields := line.split("|")) >= size]
+    return [fields[:size] for line in text.splitlines() if len(fields := line.split("|")) >= size]
 
 
 def _numbers(fields: Iterable[str]) -> list[int]:

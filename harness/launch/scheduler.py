@@ -171,7 +171,7 @@ class Slurm:
         return self._config().get("ClusterName", "")
 
     def limits(self, account: str | None = None, qos: str | None = None) -> Limits:
-        """What the site allows. account, qos: those that jobs will be submitted under; None: any of the user's.
+        """What the site allows. account, qos: those that jobs will be submitted under; None: the user's default ones.
 
         Raises SchedulerError. A site without accounting limits no submissions.
         """
@@ -179,10 +179,10 @@ class Slurm:
         sinfo = self._answered("sinfo", "-h", "-e", "-o", "%P|%a|%l|%D|%c|%m|%G")
         submit: int | None = None
         if "limits" in config.get("AccountingStorageEnforce", "").lower().replace("safe", "limits"):
-            fields = "Account,MaxSubmitJobs,GrpSubmitJobs,QOS,DefaultQOS"
             associations = self._answered(
-                "sacctmgr", "-n", "-P", "show", "assoc", "where", f"user={user_name()}",
-                f"cluster={config.get('ClusterName', '')}", f"format={fields}",
+                "sacctmgr", "-n", "-P", "show", "user", "where", f"name={user_name()}",
+                f"cluster={config.get('ClusterName', '')}", "withassoc",
+                "format=DefaultAccount,Account,MaxSubmitJobs,GrpSubmitJobs,QOS,DefaultQOS",
             )  # fmt: skip
             classes = self._answered(
                 "sacctmgr", "-n", "-P", "show", "qos", "format=Name,MaxSubmitJobsPU,MaxSubmitJobsPA,GrpSubmitJobs"

@@ -53,10 +53,10 @@ def test_partitions_and_sizes(slurm: FakeSlurm) -> None:
 
 def test_limits_on_submission(slurm: FakeSlurm) -> None:
     site(slurm, "associations,limits,qos")
-    slurm.says("sacctmgr", "lab||400|normal,high|normal\n")
+    slurm.says("sacctmgr", "lab|lab||400|normal,high|normal\n")
     assert slurm.client().limits().max_submit_jobs == 400
     calls = slurm.calls("sacctmgr")
-    assert f"user={user_name()}" in calls[0] and "cluster=lab" in calls[0]
+    assert f"name={user_name()}" in calls[0] and "cluster=lab" in calls[0]
     assert "qos" in calls[1]
 
 
@@ -67,19 +67,19 @@ def test_a_site_that_does_not_answer(slurm: FakeSlurm) -> None:
         slurm.client().limits()
 
 
-ASSOCIATIONS = "lab|500||normal,long|normal\nother|20|1000|normal|normal\n"
+ASSOCIATIONS = "lab|lab|500||normal,long|\nlab|other|20|1000|normal,long|normal\n"
 CLASSES = "normal|300|| \nlong||40|\nhuge|||7\nstrict|5||\n"
 
 
 @pytest.mark.parametrize(
     ("account", "qos", "least"),
     [
-        (None, None, 20),
-        ("lab", None, 40),
-        ("LAB", "normal", 300),
-        ("lab", "huge", 7),
+        (None, None, 40),  # of the default account, which names no default qos
+        (None, "normal", 300),
+        ("LAB", "huge", 7),
         ("lab", "strict", 5),
         ("other", None, 20),
+        ("other", "unheard of", 20),
         ("nobody", "unheard of", None),
     ],
 )
@@ -87,8 +87,16 @@ def test_the_strictest_limit_counts(account: str | None, qos: str | None, least:
     assert least_submit(ASSOCIATIONS, CLASSES, account, qos) == least
 
 
+def test_the_default_qos_counts() -> None:
+    assert least_submit("other|other|2000||normal,strict|normal\n", CLASSES, None, None) == 300
+
+
+def test_without_a_default_account_all_count() -> None:
+    assert least_submit("|a|9||normal|\n|b|8||normal|\n", "", None, None) == 8
+
+
 def test_no_limit() -> None:
-    assert least_submit("lab|||normal|\n", "normal|||\n", None, None) is None
+    assert least_submit("lab|lab|||normal|\n", "normal|||\n", None, None) is None
     assert least_submit("", "", None, None) is None
 
 
