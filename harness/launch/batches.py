@@ -30,7 +30,7 @@ from harness.launch.tickets import Ticket
 FOLDER = "slurm"
 BATCH_NAME = "batch.json"
 _DONE = "ticketed"  # an empty file: every job of the batch has its ticket
-_GENTLE = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_GENTLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What sbatch says when the queue is full, for this user or for everybody, and when the controller is away.
 _LATER = re.compile(
     r"max\w*submit|max\w*jobs|submit limit|unable to accept job|temporarily una|unable to contact|timed out|"
@@ -119,11 +119,18 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GENTLE)
+    received: list[int] = []
+    handlers = {number: signal.signal(number, lambda given, frame: received.append(given)) for number in _GENTLE}
+    # The mask is for sbatch, which inherits it; here another thread may take the signal all the same.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _GENTLE)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in dict.fromkeys(received):
+            signal.raise_signal(number)
 
 
 # ---------------------------------------------------------------------------------------------- submissions cut short
