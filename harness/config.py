@@ -279,7 +279,8 @@ class SweepConfig:
 class CommandConfig(RunConfig):
     """What the command line composes: the run's keys, a sweep, and what to do.
 
-    expected_seconds: `<method>` or `<method>/<backbone>` -> CPU seconds of one cell, measured; for `do=plan`.
+    expected_seconds: `<method>`, `<method>/<backbone>` or `<method>/<backbone>/<env>` -> CPU seconds of one cell,
+      measured, for `do=plan`; the most specific key counts.
     by_env: env file -> dotted key -> value, what a scale sets in one environment only.
     backbones: what a sweep is crossed with at this scale in place of its own axis; empty: the sweep's.
     """

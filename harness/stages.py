@@ -80,13 +80,19 @@ class CellMaker:
             name = self._identities.fingerprint(config)
         except (ValueError, FileNotFoundError) as error:
             raise ConfigError(Problem("", "", "", f"row {row.id!r}: {error}")) from error
-        times = command.expected_seconds
-        expected = times.get(f"{row.method}/{config.backbone.name}", times.get(row.method))
+        expected = measured(command.expected_seconds, row.method, config.backbone.name, point.env)
         requires = () if teacher is None else (teacher.fingerprint,)
         preset = tuple(self._cells.preset(row, point.env, point.backbone))
         if preset:  # measured with the settings of the scale
             expected = None
         return Cell(point, row, config, name, selected, expected, requires, preset=preset)
+
+
+def measured(times: Mapping[str, float], method: str, backbone: str, env: str) -> float | None:
+    """CPU seconds of a cell from what was measured: of this method on this backbone in this environment, else on this
+    backbone, else of this method. None: nobody measured it."""
+    names = (method, f"{method}/{backbone}", f"{method}/{backbone}/{env}")
+    return next((times[name] for name in reversed(names) if name in times), None)
 
 
 def with_teachers(cells: Sequence[Cell], stages: Mapping[str, Cell]) -> list[Cell]:
