@@ -26,8 +26,8 @@ class Settings:
     mem_mb: int = 64_000
     accounting: bool = True
     max_array: int = 1001  # Slurm's default: indices stay below it
-    silence_s: int = 15
-    requeue_s: int = 3
+    silence_s: int = 10
+    requeue_s: int = 5  # less than 5 and Slurm takes its default, 120
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -96,9 +97,12 @@ class Story:
     @property
     def runs(self) -> dict[int, RunDirectory]:
         """Seed -> run, of sweeps with one row."""
-        folder = self.out / "runs"
-        found = [RunDirectory(p) for p in sorted(folder.iterdir()) if (p / "config.yaml").is_file()]
-        return {run.load_config().seed: run for run in found}
+        found = {}
+        for path in sorted((self.out / "runs").glob("*/config.yaml")):
+            # load_config takes so long that what is looked for would be over
+            if seed := re.search(r"^seed: (\d+)$", path.read_text(), re.MULTILINE):
+                found[int(seed[1])] = RunDirectory(path.parent)
+        return found
 
     def states(self) -> list[str]:
         """Of all runs, in no particular order."""
@@ -122,11 +126,12 @@ class Story:
 
     def job(self, seed: int) -> str:
         ticket = tickets.read(self.runs[seed].path)
-        assert ticket is not None
-        return ticket.job_id
+        return ticket.job_id if ticket is not None else ""
 
-    def node(self, seed: int) -> str:
-        return next((node for job, _, node in self.cluster.queue() if job == self.job(seed)), "")
+    def nodes(self) -> dict[int, str]:
+        """Seed -> node on which its job runs."""
+        jobs = {self.job(seed): seed for seed in self.runs}
+        return {jobs[job]: node for job, _, node in self.cluster.queue() if job in jobs}
 
     def words(self, seed: int) -> list[str]:
         """What Slurm's accounting says of every job that the run of this seed ever had, restarts one by one."""

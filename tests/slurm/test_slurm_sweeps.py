@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from lab_config import HIGH, LOW, SMALL_ACCOUNT, SMALL_LIMIT
 from slurm_cluster import Cluster, laboratory, wait_until
-from story import Story
+from story import SLURM, Story
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(1500)]
 
@@ -74,14 +74,15 @@ FOUR = on(1, 2, 3, 4)  # of nobody in particular; nodes that die are those of on
 # ------------------------------------------------------------------------------------------------- time limits
 @scenario
 def a_run_longer_than_its_time_limit_goes_on_in_the_next(cluster: Cluster, out: Path) -> Story:
-    story = Story(out, cluster, {"0": {"seconds": 6.5}})
-    limits = ("launcher.resources={tiny-s: {minutes: 1}}", "launcher.signal_seconds=30")
+    story = Story(out, cluster, {"0": {"seconds": 9}})
+    # Slurm may send the signal a minute early: there must be something left of the time limit even so
+    limits = ("launcher.resources={tiny-s: {minutes: 2}}", "launcher.signal_seconds=30", "launcher.requeues=5")
     ended = story.end(story.sweep(*limits, FOUR), 600)
     assert ended.status == 0, ended.text
     story.check_each_once()
     assert story.jobs_of(0) == 1  # under the same number
     assert story.outcomes(0)[:-1] and set(story.outcomes(0)[:-1]) == {"interrupted"}
-    assert {line.restart for line in story.journal("start")} == set(range(len(story.outcomes(0))))
+    assert max(line.restart for line in story.journal("start")) == len(story.outcomes(0)) - 1
     assert story.words(0)[-1] == "COMPLETED"
     return story
 
@@ -102,13 +103,13 @@ def a_run_that_hears_nothing_is_ended_by_its_time_limit_and_submitted_again(clus
 # ------------------------------------------------------------------------------------------------- nodes that die
 @scenario
 def runs_of_a_node_that_dies_go_on_elsewhere(cluster: Cluster, out: Path) -> Story:
-    story = Story(out, cluster, {"any": {"seconds": 1.5}})
+    story = Story(out, cluster, {"any": {"seconds": 2.5}})
     command = story.sweep("++launcher.sbatch.gres=gpu:1", on(5, 6))
     for seed in range(4):
         story.until_steps(2, seed)
-    lost = tuple(seed for seed in range(4) if story.node(seed) == "gpu5")
-    assert lost and len(lost) < 4
+    lost = tuple(seed for seed, node in story.nodes().items() if node == "gpu5")
     cluster.order("power-off gpu5")
+    assert len(lost) == 2, (lost, story.heard())
     try:
         ended = story.end(command, 400)
     finally:
@@ -127,7 +128,7 @@ def a_run_whose_node_only_fell_silent_does_not_run_twice(cluster: Cluster, out: 
     story = Story(out, cluster, {"0": {"seconds": 7}})
     command = story.sweep(on(7, 8))
     story.until_steps(1, 0)
-    node = story.node(0)
+    node = story.nodes()[0]
     cluster.order(f"kill-daemon {node}")  # its job lives on, unseen, while Slurm starts another
     try:
         ended = story.end(command, 600)
@@ -142,12 +143,12 @@ def a_run_whose_node_only_fell_silent_does_not_run_twice(cluster: Cluster, out: 
 # ------------------------------------------------------------------------------------------------- preemption
 @scenario
 def preempted_runs_go_on_afterwards(cluster: Cluster, out: Path) -> Story:
-    story = Story(out, cluster, {"any": {"seconds": 1.0}})
+    story = Story(out, cluster, {"any": {"seconds": 2.0}})
     command = story.sweep(f"launcher.partition={LOW}", "++launcher.sbatch.gres=gpu:1", on(9, 10))
     for seed in range(4):
         story.until_steps(2, seed)
-    victims = [seed for seed in range(4) if story.node(seed) == "gpu9"]
-    assert len(victims) == 2
+    victims = [seed for seed, node in story.nodes().items() if node == "gpu9"]
+    assert len(victims) == 2, (victims, story.heard())
     urgent = ("-p", HIGH, "-w", "gpu9", "--gres=gpu:2", "--mem=100", "-o", "/dev/null", "--wrap", "sleep 4")
     cluster.client("sbatch", *urgent)
     ended = story.end(command)
@@ -233,7 +234,7 @@ def too_little_memory_is_named_and_not_tried_again_as_it_was(cluster: Cluster, o
 # ------------------------------------------------------------------------------------------------- users
 @scenario
 def one_cancelled_element_leaves_the_others_alone(cluster: Cluster, out: Path) -> Story:
-    story = Story(out, cluster, {"any": {"seconds": 0.7}})
+    story = Story(out, cluster, {"any": {"seconds": 2}})
     command = story.sweep(FOUR)
     story.until_steps(2, 1)
     cluster.client("scancel", story.job(1))
@@ -252,13 +253,13 @@ def one_cancelled_element_leaves_the_others_alone(cluster: Cluster, out: Path) -
 
 @scenario
 def a_killed_command_loses_nothing(cluster: Cluster, out: Path) -> Story:
-    story = Story(out, cluster, {"any": {"seconds": 0.7}})
+    story = Story(out, cluster, {"any": {"seconds": 2}})
     command = story.sweep(FOUR)
     story.until_steps(1, 0)
     command.send_signal(signal.SIGKILL)
     command.wait()
     told = story.do("status")
-    assert told.status == 3 and "runs" in told.text, told.text
+    assert told.status == 3 and "RUNNING" in told.text, told.text
     again = story.end(story.sweep(FOUR))
     assert again.status == 0, again.text
     story.check_each_once()
@@ -274,7 +275,7 @@ def a_command_killed_while_it_submits_loses_nothing(cluster: Cluster, out: Path)
     shims.mkdir()
     (shims / "sbatch").write_text(SHIM.format(sbatch="/usr/bin/sbatch"))
     (shims / "sbatch").chmod(0o755)
-    killed = story.end(story.start("sweep=stormy", "launcher=slurm", FOUR, path=shims))
+    killed = story.end(story.start("sweep=stormy", *SLURM, FOUR, path=shims))
     assert killed.status == -signal.SIGKILL, killed.text
     again = story.end(story.sweep(FOUR))
     assert again.status == 0, again.text
@@ -298,12 +299,12 @@ def the_same_command_twice_at_once_runs_each_cell_once(cluster: Cluster, out: Pa
 def it_returns_at_once_is_watched_cancelled_and_taken_up_again(cluster: Cluster, out: Path) -> Story:
     story = Story(out, cluster, {"any": {"seconds": 3}})
     few = (FOUR, "launcher.parallel=2")
-    submitted = story.end(story.start("sweep=stormy", "launcher=slurm", *few))
+    submitted = story.end(story.start("sweep=stormy", *SLURM, *few))
     assert submitted.status == 0, submitted.text
     wait_until(lambda: len({line.seed for line in story.journal("step")}) == 2, 120, f"two runs; {story.heard()}")
     told = story.do("status", *few)
     assert told.status == 3
-    assert told.text.count("runs") >= 2 and "waits" in told.text, told.text
+    assert told.text.count(" RUNNING") == told.text.count(" PENDING") == 2, told.text
     cancelled = story.do("cancel", *few)
     assert cancelled.status in (0, 3), cancelled.text
     wait_until(lambda: {run.state().state for run in story.runs.values()} == {"interrupted"}, 60, cancelled.text)
@@ -320,7 +321,7 @@ def it_returns_at_once_is_watched_cancelled_and_taken_up_again(cluster: Cluster,
 @scenario
 def a_small_queue_is_filled_in_waves(cluster: Cluster, out: Path) -> None:
     story = Story(out, cluster, {"any": {"seconds": 0.1}})
-    seeds = f"seed={','.join(map(str, range(SMALL_LIMIT * 2 + 1)))}"
+    seeds = f"sweep.axes.seed=[{','.join(map(str, range(SMALL_LIMIT * 2 + 1)))}]"
     ended = story.end(story.sweep(seeds, f"launcher.account={SMALL_ACCOUNT}", FOUR))
     assert ended.status == 0, ended.text
     story.check_each_once()
