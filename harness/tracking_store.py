@@ -33,6 +33,8 @@ PARAMS_PER_CALL = 100
 PARAM_LENGTH = 500  # what every server takes; longer values become artifacts
 TAG_LENGTH = 5000
 ARTIFACT_BYTES = 20_000_000
+DATABASES = ("postgresql", "mysql", "mssql")
+CONNECT_SECONDS = 10
 ARTIFACTS = ("config.yaml", "provenance.json", "state.json", "episodes.parquet", "log.txt")
 FIXED = ("config.yaml", "provenance.json")  # the others still grow while a run works, and are sent when it stops
 
@@ -47,6 +49,8 @@ class Store:
         if path is not None:
             ensure_schema(path)
             folder = path.parent
+        elif uri.startswith(DATABASES):
+            _must_answer(uri)
         self.uri, self.experiment = uri, experiment
         self.client = MlflowClient(tracking_uri=uri)
         # Without a location of its own a database store would put artifacts below the current directory.
@@ -273,6 +277,16 @@ class Store:
             self.client.set_terminated(run_id, STATUS[outcome], end_time=_milliseconds(end))
         else:
             self.client.update_run(run_id, status="RUNNING")
+
+
+def _must_answer(uri: str) -> None:
+    """Raise SQLAlchemy's error if a database does not answer. MLflow itself would try again for minutes."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    wait = {} if uri.startswith("mssql") else {"connect_timeout": CONNECT_SECONDS}
+    with create_engine(uri, poolclass=NullPool, connect_args=wait).connect():
+        pass
 
 
 def _milliseconds(seconds: float) -> int:
