@@ -80,14 +80,25 @@ def space_of(
     common, of_row: `tune.space` and the row's part of `tune.rows`. method: `method.name`, whose knobs have types.
     """
     problems: list[Problem] = []
-    merged = {**dict(_flat(common, "", "sweep.tune.space", origin, problems))}
-    merged.update(_flat(of_row or {}, "", "sweep.tune.rows", origin, problems))
+    merged = _read(common, "sweep.tune.space", origin, problems)
+    merged |= _read(of_row or {}, "sweep.tune.rows", origin, problems)
     found = [
         dimension
         for key, spec in sorted(merged.items())
         if spec is not None and (dimension := _dimension(key, spec, method, origin, problems)) is not None
     ]
     return tuple(found), problems
+
+
+def _read(
+    node: Mapping[str, Any], where: str, origin: str, problems: list[Problem]
+) -> dict[str, Mapping[str, Any] | None]:
+    """Key -> its space. A key that stands both dotted and nested (an override of one of its bounds) is one."""
+    found: dict[str, Mapping[str, Any] | None] = {}
+    for key, spec in _flat(node, "", where, origin, problems):
+        before = found.get(key)
+        found[key] = {**before, **spec} if before and spec else spec
+    return found
 
 
 def _flat(
