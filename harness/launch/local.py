@@ -1,8 +1,9 @@
 """Runs on this machine: one worker process per cell, a few at a time.
 
 Every decision is made from the run directories, so several launchers may work on the same cells at once: a cell that
-somebody else has claimed is waited for, and taken over when its worker died. Each cell is started at most once per
-command; a cell left unfinished by others (a killed launcher) is picked up again.
+somebody else has claimed, or that has a job at a scheduler, is waited for, and taken over when its worker died or its
+job ended. Each cell is started at most once per command; a cell left unfinished by others (a killed launcher) is picked
+up again.
 
 A cell that needs the weights of others starts when those are complete, whoever ran them. Where one of them cannot be
 had, the cell stays pending and the report says why.
@@ -24,6 +25,8 @@ from harness import attempts
 from harness import claim as claims
 from harness.files import RecordError
 from harness.launch.nursery import Nursery, Worker
+from harness.launch.queue import Queue
+from harness.launch.tickets import TICKET_NAME
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RUNNING, classify
 from harness.stopping import withdraw_stop
@@ -36,6 +39,7 @@ WAITING, ACTIVE, ELSEWHERE = "waiting", "active", "elsewhere"
 POLL_SECONDS = 0.2
 SHOW_SECONDS = 0.5
 ATTACHED_SECONDS = 1.0  # how often cells of others are looked at
+ASK_SECONDS = 15.0  # how often a scheduler is asked, where a cell has a job
 _GENTLE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -119,6 +123,7 @@ class Launcher:
         self.show = show
         self.entry = entry
         self.nursery = Nursery(entry)
+        self._queue = Queue(seconds=ASK_SECONDS)
         self.interrupts = 0  # Ctrl-C and other requests to stop
         self.kill = False
         self._told = 0
@@ -224,6 +229,9 @@ class Launcher:
             cell.end(COMPLETE)
         elif holder.status in (claims.ALIVE, claims.UNKNOWN):
             cell.status, cell.note = ELSEWHERE, _held(cell.run, holder)
+        elif (job := self._queue.holds(cell.run)) is not None:
+            free = f"do=cancel frees the run, or deleting {cell.run.path / TICKET_NAME} if you know that it is gone"
+            cell.status, cell.note = ELSEWHERE, f"{job}; {free}"
         elif state.state == FAILED and (cell.retry_after is None or attempts.count(cell.run.path) > cell.retry_after):
             cell.end(FAILED, state.error or "")
         else:
