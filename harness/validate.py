@@ -117,6 +117,20 @@ RANGES: Mapping[str, Range] = {
     "launcher.poll_seconds": POSITIVE,
     "launcher.budget_gpu_hours": WEIGHT,
     "tracking.interval": WEIGHT,
+    "verl.tensor_parallel": COUNT,
+    "verl.sequence_parallel": COUNT,
+    "verl.micro_batch": COUNT,
+    "verl.score_micro_batch": COUNT,
+    "verl.gpu_memory": Range(0, 1, above=True, below=True),
+    "verl.batched_tokens": COUNT,
+    "verl.sequences": COUNT,
+    "verl.agent_workers": NATURAL,
+    "verl.storage_units": NATURAL,
+    "verl.ray_cpus": NATURAL,
+    "verl.keep_checkpoints": COUNT,
+    "vllm.concurrency": Range(1, 1024),
+    "vllm.timeout": POSITIVE,
+    "vllm.attempts": Range(1, 20),
 }
 
 NAMES: Mapping[str, tuple[str, ...]] = {
