@@ -43,10 +43,11 @@ def check_values(sweep: Sweep, rows: Mapping[str, Row], cells: Cells, maker: Cel
                 return cells.origin(row, env, backbone, key)
 
             found.update(dict.fromkeys(problems(config, origin)))
-            # A site's figures may be for backbones of other sweeps: any that exists may be named.
-            known = {*cells.file_names("backbone"), config.backbone.name}
-            wrong = shapes.problems(config.launcher.resources, known, origin(shapes.KEY))
-            found.update(dict.fromkeys(wrong))
+            if config.launcher.resources:  # asking where it comes from composes the combination
+                # A site's figures may be for backbones of other sweeps: any that exists may be named.
+                known = {*cells.file_names("backbone"), config.backbone.name}
+                wrong = shapes.problems(config.launcher.resources, known, origin(shapes.KEY))
+                found.update(dict.fromkeys(wrong))
     for axis in ("fraction", "seed"):
         for number, point in {getattr(p, axis): p for p in selected}.items():
             if not RANGES[axis].holds(number):
