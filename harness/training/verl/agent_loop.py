@@ -94,6 +94,13 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
 
     context = ""
 
+    def __init__(self, trainer_config: Any, server_manager: Any, tokenizer: Any, **given: Any) -> None:
+        # Not verl's own: it prepares a way of building prompts that only the tokenizers of some families pass, and that
+        # is not ours.
+        self.config = trainer_config.config
+        self.rollout_config = self.config.actor_rollout_ref.rollout
+        self.server_manager, self.tokenizer = server_manager, tokenizer
+
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
         wanted = Wanted.from_text(kwargs["episode"])
         stage = _stage(str(self.config.harness.run_dir), self.tokenizer)

@@ -150,6 +150,20 @@ def _register_rollout() -> None:
     RolloutReplicaRegistry.register(CPU_ROLLOUT, replica)
 
 
+def _no_pinned_memory() -> None:
+    """verl offloads whatever only scores to pinned memory, which torch has only beside an accelerator."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    original = CPUOffloadPolicy.__init__
+
+    def plain(self: Any, *given: Any, **named: Any) -> None:
+        original(self)
+        object.__setattr__(self, "pin_memory", False)
+
+    CPUOffloadPolicy.__init__ = plain  # type: ignore[method-assign]
+
+
 if os.environ.get("VERL_PLATFORM") == "cpu":
     distributed.initialize_global_process_group_ray = _group
+    _no_pinned_memory()
     _register_rollout()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -133,6 +132,7 @@ def _start_ray(given: Any, stop: StopRequest) -> None:
     if given.trainer.nnodes == 1:
         scratch = os.environ.get(SCRATCH)
         options |= {"address": "local", "include_dashboard": False, "log_to_driver": True}
+        options["_node_ip_address"] = "127.0.0.1"  # nobody else has business with it
         options["_system_config"] = {"prestart_worker_first_driver": False}  # a core's worth of idle processes
         if scratch:
             options["_temp_dir"] = scratch
@@ -143,7 +143,6 @@ def _start_ray(given: Any, stop: StopRequest) -> None:
         options |= {"address": os.environ.get("RAY_ADDRESS", "auto"), "num_cpus": None}
     ray.init(**{name: value for name, value in options.items() if value is not None})
     stop.install()  # Ray puts a handler of its own over SIGTERM
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -61,6 +62,8 @@ def environment(config: RunConfig, scratch: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"),
+        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN", secrets.token_hex(32)),  # else Ray writes one into the home
         "RAY_DEDUP_LOGS": "0",
         "TRANSFER_QUEUE_ENABLE": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",

@@ -70,8 +70,8 @@ def unpacked(samples: Sequence[Sample], text: str, context: str) -> Trajectory:
         turn["prompt"] = PromptParts(*turn["prompt"])
         made: dict[str, Any] = {
             "prompt_ids": asked,
-            "response_ids": [t for t, _ in answered],
-            "old_logprobs": [p for _, p in answered],
+            "response_ids": [token for token, _ in answered],
+            "old_logprobs": [logprob for _, logprob in answered],
         }
         trajectory.turns.append(Turn(**turn, **made))
     if turns and next(tokens, None) is not None:

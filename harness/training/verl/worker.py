@@ -120,8 +120,6 @@ class HarnessWorker(ActorRolloutRefWorker):  # type: ignore[misc]
             ):
                 if scoring in given:  # verl itself renames them where it has a reference policy
                     given[key] = given.pop(scoring)
-            given.checkpoint.save_contents = ["model"]
-            given.checkpoint.load_contents = ["model"]
         scoring = omega_conf_to_dataclass(given)
         model.mtp = MtpConfig(enable=False)
         made = TrainingWorkerConfig(
@@ -129,7 +127,7 @@ class HarnessWorker(ActorRolloutRefWorker):  # type: ignore[misc]
             model_config=model,
             engine_config=scoring.engine,
             optimizer_config=scoring.optim,
-            checkpoint_config=scoring.checkpoint,
+            checkpoint_config=type(scoring.checkpoint)(save_contents=["model"], load_contents=["model"]),
         )
         made.engine_config.use_dynamic_bsz = given.use_dynamic_bsz
         made.engine_config.infer_max_token_len_per_gpu = given.ppo_max_token_len_per_gpu
