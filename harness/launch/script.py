@@ -58,11 +58,12 @@ def problems(launcher: LauncherConfig, out: Path) -> list[Problem]:
         elif is_secret_name(name):
             fix = f"is a secret, and job scripts are kept: export {name} before this command; jobs get it from there"
             found.append(Problem(key, "", "", fix))
-    texts = [*launcher.setup, *launcher.modules, launcher.container or "", *map(str, launcher.environment.values())]
+    texts = [*launcher.setup, *launcher.modules, launcher.container, launcher.python]
+    texts += [*launcher.environment.values(), *launcher.sbatch.values()]
     for text in texts:
-        if (name := find_secret(text)) is not None:
+        if (name := find_secret(str(text))) is not None:
             fix = f"hold a secret ({name}), and job scripts are kept; leave it in the environment of this command"
-            found.append(Problem("launcher", "", "", f"setup, modules, container or environment {fix}"))
+            found.append(Problem("launcher", "", "", f"setup, modules, container, python, environment or sbatch {fix}"))
     if "%" in str(out) or "\n" in str(out):
         fix = "has a character that Slurm reads as a pattern in names of logs; choose a folder without % and line ends"
         found.append(Problem("runtime.out", str(out), "", fix))

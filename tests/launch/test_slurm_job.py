@@ -204,9 +204,7 @@ def test_only_the_first_process_writes(run: RunDirectory, start: Start) -> None:
 
 def test_a_further_process_without_anything_to_do_leaves(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "1")
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    }
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         Job(str(run.path), "fake_cluster:nothing")()
     finally:
