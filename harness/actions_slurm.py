@@ -91,7 +91,8 @@ def _stay(plan: Plan, dispatcher: Dispatcher) -> Report:
     problem: str | None = None
     with Progress(labels_of(plan)) as show, tracked(plan, show.message):
         dispatcher.say = show.message
-        submitted, arrays = 0, ()
+        submitted = 0
+        arrays: tuple[str, ...] = ()
         while True:
             report = dispatcher.step()
             submitted, arrays = submitted + report.submitted, (*arrays, *report.arrays)

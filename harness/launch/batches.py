@@ -129,8 +129,8 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for number in dict.fromkeys(received):
-            signal.raise_signal(number)
+        for given in dict.fromkeys(received):
+            signal.raise_signal(given)
 
 
 # ---------------------------------------------------------------------------------------------- submissions cut short

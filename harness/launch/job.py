@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness import claim as claims
 from harness.files import RecordError
@@ -84,7 +85,7 @@ class Job:
         stop = StopRequest()
         stop.install()  # in place of Submitit's own handlers, which do not know of step boundaries
         place = Place.here()
-        run = RunDirectory(self.run_dir)
+        run = RunDirectory(Path(self.run_dir))
         status = self._lead(run, place, stop) if place.rank == 0 else self._follow(run, stop)
         if status != EXIT_COMPLETE:
             sys.exit(status)

@@ -58,7 +58,7 @@ def problems(launcher: LauncherConfig, out: Path) -> list[Problem]:
         elif is_secret_name(name):
             fix = f"is a secret, and job scripts are kept: export {name} before this command; jobs get it from there"
             found.append(Problem(key, "", "", fix))
-    texts = [*launcher.setup, *launcher.modules, launcher.container, launcher.python]
+    texts: list[object] = [*launcher.setup, *launcher.modules, launcher.container, launcher.python]
     texts += [*launcher.environment.values(), *launcher.sbatch.values()]
     for text in texts:
         if (name := find_secret(str(text))) is not None:
@@ -150,7 +150,7 @@ def script_text(folder: Path, launcher: LauncherConfig, settings: Mapping[str, A
     """The text of the script that `executor` would submit for `size` elements. Needs no Slurm on this machine."""
     from submitit.slurm.slurm import SlurmExecutor
 
-    class Paper(SlurmExecutor):  # type: ignore[misc]
+    class Paper(SlurmExecutor):
         @classmethod
         def affinity(cls) -> int:
             return 1

@@ -203,10 +203,11 @@ class Dispatcher:
         if self._retry_failed:
             return True
         if state.failure_class == "oom":  # never with the same memory
-            before = (tickets.history(cell.task.run.path) or [None])[-1]
+            before = tickets.history(cell.task.run.path)[-1:]
             shape = cell.task.shape
-            return before is not None and (
-                shape.mem_gb * shape.nodes > before.shape.mem_gb * before.shape.nodes or shape.gpus > before.shape.gpus
+            return bool(before) and (
+                shape.mem_gb * shape.nodes > before[0].shape.mem_gb * before[0].shape.nodes
+                or shape.gpus > before[0].shape.gpus
             )
         return state.failure_class in HELPED_BY_A_RETRY
 
