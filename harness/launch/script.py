@@ -61,8 +61,8 @@ def problems(launcher: LauncherConfig, out: Path) -> list[Problem]:
     texts: list[object] = [*launcher.setup, *launcher.modules, launcher.container, launcher.python]
     texts += [*launcher.environment.values(), *launcher.sbatch.values()]
     for text in texts:
-        if (name := find_secret(str(text))) is not None:
-            fix = f"hold a secret ({name}), and job scripts are kept; leave it in the environment of this command"
+        if (secret := find_secret(str(text))) is not None:
+            fix = f"hold a secret ({secret}), and job scripts are kept; leave it in the environment of this command"
             found.append(Problem("launcher", "", "", f"setup, modules, container, python, environment or sbatch {fix}"))
     if "%" in str(out) or "\n" in str(out):
         fix = "has a character that Slurm reads as a pattern in names of logs; choose a folder without % and line ends"

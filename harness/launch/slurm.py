@@ -203,12 +203,9 @@ class Dispatcher:
         if self._retry_failed:
             return True
         if state.failure_class == "oom":  # never with the same memory
-            before = tickets.history(cell.task.run.path)[-1:]
-            shape = cell.task.shape
-            return bool(before) and (
-                shape.mem_gb * shape.nodes > before[0].shape.mem_gb * before[0].shape.nodes
-                or shape.gpus > before[0].shape.gpus
-            )
+            asked = [ticket.shape for ticket in tickets.history(cell.task.run.path)[-1:]]
+            now = cell.task.shape
+            return any(now.mem_gb > before.mem_gb or now.gpus > before.gpus for before in asked)
         return state.failure_class in HELPED_BY_A_RETRY
 
     def _teachers_complete(self, cell: _Cell) -> bool:
