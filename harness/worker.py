@@ -25,8 +25,10 @@ from types import FrameType
 from typing import TextIO
 
 from harness import attempts
+from harness.claim import Claim
 from harness.config import RunConfig
 from harness.files import RecordError
+from harness.owner import Owner
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.redaction import RedactingFormatter, redact
 from harness.states import COMPLETE, FAILED, INTERRUPTED, RUNNING, Interrupted, classify, missing_for_completeness
@@ -61,8 +63,11 @@ class StopRequest:
         self.reason: str | None = None
         self.received: dict[str, float] = {}
         self._folder: Path | None = None
+        self._claim: Claim | None = None
 
     def __call__(self) -> bool:
+        if not self._event.is_set() and (other := self.successor()) is not None:
+            self.ask(f"process {other.pid} on {other.host} took the run over")
         if self._folder is not None and not self._event.is_set() and (reason := stop_requested(self._folder)):
             self.ask(reason)
         return self._event.is_set()
@@ -70,6 +75,15 @@ class StopRequest:
     def look_in(self, run_dir: Path) -> None:
         """Also obey requests that somebody leaves in the run's folder (harness.stopping)."""
         self._folder = run_dir
+
+    def guard(self, claim: Claim) -> None:
+        """Also stop when somebody else took the run over, because this process was thought dead: a machine that was
+        cut off, and whose job the scheduler started again elsewhere."""
+        self._claim = claim
+
+    def successor(self) -> Owner | None:
+        """Who took the run over; None if nobody did."""
+        return self._claim.successor() if self._claim is not None else None
 
     def ask(self, reason: str) -> None:
         if not self._event.is_set():
@@ -154,6 +168,9 @@ def perform(run: RunDirectory, config: RunConfig, entry_name: str, stop: StopReq
     except Exception as failure:  # the records themselves failed; say so as well as is still possible
         _log.exception("cannot record the attempt")
         outcome, error, failure_class = FAILED, redact(f"{type(failure).__name__}: {failure}"), classify(failure)
+    if (other := stop.successor()) is not None:  # the records are that one's now
+        _log.error("process %d on %s took the run over; not recorded: %s (%s)", other.pid, other.host, outcome, error)
+        return EXIT_HELD
     return _finish(run, attempt, outcome, error, failure_class)
 
 
@@ -241,6 +258,7 @@ def serve(run: RunDirectory, entry_name: str, stop: StopRequest, retry_after: in
             return EXIT_HELD
         with claim:
             stop.look_in(run.path)
+            stop.guard(claim)
             status = refusal(run, retry_after)
             return work(run, entry_name, stop) if status is None else status
     except (RecordError, OSError) as error:

@@ -17,6 +17,7 @@ from harness import claim as claims
 from harness.claim import acquire, inspect
 from harness.files import DiskFullError, RecordError
 from harness.locks import LockTimeoutError, file_lock
+from harness.owner import process_start
 
 FORK = multiprocessing.get_context("fork")
 
@@ -134,12 +135,12 @@ def test_a_program_name_with_brackets_is_parsed(tmp_path: Path) -> None:
     script.symlink_to("/bin/sleep")
     process = subprocess.Popen([str(script), "60"])
     try:
-        start = claims.process_start(process.pid)
+        start = process_start(process.pid)
         assert start is not None and start > 1000
     finally:
         process.kill()
         process.wait()
-    assert claims.process_start(process.pid) is None
+    assert process_start(process.pid) is None
 
 
 def test_nothing_is_left_when_the_disk_is_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from harness import claim as claims
-from harness.claim import Owner, acquire, inspect, job_of_process, judge
+from harness.claim import Owner, acquire, inspect, judge
 from harness.files import DiskFullError
 from harness.launch import lookup
 from harness.launch.jobstates import JobState
+from harness.owner import job_of_process
 
 FORK = multiprocessing.get_context("fork")
 GONE_PID = 2**22 + 1
@@ -207,8 +208,18 @@ def test_one_who_was_succeeded_knows_it_and_touches_nothing(path: Path) -> None:
     claim = acquire(path) or pytest.fail("free")
     other = plant(successor(path, claim.owner.token), owner())
     assert not claim.held()
+    assert claim.successor() == other
     claim.release()
     assert inspect(path, says("running")).owner == other
+
+
+def test_who_has_no_successor(path: Path) -> None:
+    claim = acquire(path) or pytest.fail("free")
+    assert claim.successor() is None
+    path.unlink()  # by hand: nobody else works on the run
+    assert claim.successor() is None and not claim.held()
+    path.write_text("{")
+    assert claim.successor() is None
 
 
 def test_a_claim_that_changes_hands_while_it_is_judged(path: Path) -> None:

@@ -286,3 +286,26 @@ def test_the_first_reason_to_stop_counts() -> None:
     stop.ask("one")
     stop.ask("two")
     assert stop() and stop.reason == "one"
+
+
+def test_a_worker_that_was_succeeded_stops_and_records_nothing(
+    run: RunDirectory, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    """Thought dead by the scheduler (a machine that was cut off), it finds that its job went on elsewhere."""
+    process = subprocess.Popen(command(run, "train_until_asked"))
+    started.append(process)
+    wait_for(lambda: journal(tmp_path))
+    mine = json.loads(run.claim_path.read_text())
+    other = {**mine, "token": "another", "host": "node7", "pid": 4}
+    successor = run.path / f".claim.json.{mine['token']}.next"
+    scratch = run.path / "scratch"
+    scratch.write_text(json.dumps(other))
+    before = run.stored_state()
+    scratch.rename(successor)
+    assert process.wait(60) == EXIT_HELD
+    assert journal(tmp_path)[-1].startswith("stopped")
+    assert run.stored_state() == before
+    assert run.claim_path.exists() and successor.exists()
+    assert "process 4 on node7 took the run over" in run.log_path.read_text()
+    (attempt,) = attempts.all_attempts(run.path)
+    assert attempt.content["outcome"] is None
