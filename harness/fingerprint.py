@@ -79,8 +79,9 @@ CLASSES: Mapping[str, Class] = {
 }
 
 # An identity field added later -> the value that earlier runs had without saying so. While a run has that value the
-# field is left out of the hash, so that a new option does not disown the runs made before it.
-ADDED_LATER: Mapping[str, Any] = {"evaluation.validate_every": 0}
+# field is left out of the hash, so that a new option does not disown the runs made before it. Likewise a knob, by its
+# full name: `env.knobs.ranker`.
+ADDED_LATER: Mapping[str, Any] = {"evaluation.validate_every": 0, "env.knobs.ranker": "own"}
 
 
 def _canonical(name: str, given: Any) -> Any:

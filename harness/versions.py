@@ -29,6 +29,9 @@ def versions(config: RunConfig) -> dict[str, int | str | None]:
         "env.play": env.get("play_version"),
         "env.prompts": env.get("prompts_version"),
     }
+    further = env.get("knob_versions")  # of code that only some values of knobs bring in
+    if further is not None:
+        found.update(further(config.env))
     if config.method.skill.source != "none":
         found["env.rules"] = env.get("rules_version")
         found["injection"] = INJECTION_VERSION

@@ -34,7 +34,7 @@ _STOP_TEXT = """
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to
 was will with
 """
-_STOP_WORDS = frozenset(_STOP_TEXT.split())
+STOP_WORDS = frozenset(_STOP_TEXT.split())
 _IDEOGRAPHS = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3041-\u309f"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"
 
@@ -61,7 +61,7 @@ _LONGEST_WORD = 255  # characters; Lucene cuts longer ones
 def _term(word: str) -> str:
     """What a word is indexed as; empty for a stop word."""
     word = word[:-2] if word.endswith(("'s", "’s", "＇s")) else word
-    return "" if word in _STOP_WORDS else stem(word)
+    return "" if word in STOP_WORDS else stem(word)
 
 
 def analyze(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from envs.interface import EnvConfig
+from envs.search import names
 from envs.search_qa import corpus
 
 _FETCH = """The official questions and passages are not redistributed here. Where there is internet, with the hub's
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> int:
     serve.add_argument("--port", type=int, default=8000)
     serve.add_argument("--passages", help="JSON-lines file, {id, contents} per line; nothing: the embedded corpus")
     serve.add_argument("--encoder", help="folder of a sentence encoder: dense retrieval instead of BM25")
+    serve.add_argument("--ranker", default="own", choices=names.NAMES, help="who ranks (default: the own BM25)")
     commands.add_parser("questions", help="count the embedded questions and show some")
     given = parser.parse_args(argv)
     try:
@@ -70,6 +72,7 @@ def _serve(given: argparse.Namespace) -> int:
     knobs = {
         "retriever": "dense" if given.encoder else "lexical",
         "encoder": given.encoder,
+        "ranker": given.ranker,
         "passages": given.passages,
     }
     retriever = retriever_of(EnvConfig(name="search_qa", knobs=knobs))

@@ -23,7 +23,7 @@ from envs.search_qa.corpus import Passage
 if TYPE_CHECKING:
     import httpx
 
-    from envs.search.bm25 import Index
+    from envs.search.rankers import Ranker
 
 MOST_BYTES = 64 * 2**20  # of one answer
 
@@ -47,9 +47,9 @@ class Retriever(Protocol):
 
 
 class LexicalRetriever:
-    """BM25 over passages in memory; the index is a memory map that processes share."""
+    """Full-text search over passages in memory; the own index is a memory map that processes share."""
 
-    def __init__(self, passages: Sequence[Passage], index: Index) -> None:
+    def __init__(self, passages: Sequence[Passage], index: Ranker) -> None:
         self._passages, self._index = passages, index
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from core.knobs import read_knobs
 from envs.cache import cache_root, file_lock
 from envs.interface import EnvConfig
+from envs.search import names as rankers
 from envs.search_qa import corpus
 from envs.search_qa.corpus import Passage
 from envs.search_qa.retrieval import HttpRetriever, LexicalRetriever, Retriever
@@ -21,6 +22,7 @@ INFORMATION = ("plain", "json")
 class Knobs:
     """retriever: `lexical` (BM25 in this process), `dense` (sentence vectors in this process), or the URL of a
         `/retrieve` server
+    ranker: who ranks for `lexical`: own, or an installed engine (envs.search.rankers)
     encoder: dense: folder of a sentence encoder that transformers can load
     topk: passages per search
     single_query: the server takes one query per request (`query`), not a list (`queries`)
@@ -37,6 +39,7 @@ class Knobs:
     passages: str | None = None
     information: str = "plain"
     encoder: str | None = None
+    ranker: str = "own"
 
 
 def knobs_of(config: EnvConfig) -> Knobs:
@@ -50,6 +53,12 @@ def knobs_of(config: EnvConfig) -> Knobs:
     if knobs.retriever not in ("lexical", "dense") and not knobs.retriever.startswith(("http://", "https://")):
         raise ValueError(
             f"env.knobs.retriever={knobs.retriever!r} must be lexical, dense or the URL of a /retrieve server"
+        )
+    rankers.check("env.knobs.ranker", knobs.ranker)
+    if knobs.ranker != rankers.OWN and knobs.retriever != "lexical":
+        raise ValueError(
+            f"env.knobs.ranker={knobs.ranker} does not fit env.knobs.retriever={knobs.retriever}: only a lexical "
+            "retriever ranks with it"
         )
     for name, value in (("topk", knobs.topk), ("attempts", knobs.attempts)):
         if value < 1:
@@ -65,7 +74,7 @@ def retriever_of(config: EnvConfig) -> Retriever:
     """The retriever of a configuration; one per process and setting."""
     knobs, cache = knobs_of(config), str(cache_root(config) / "search_qa")
     if knobs.retriever == "lexical":
-        return _lexical(knobs.passages, cache)
+        return _lexical(knobs.passages, cache, knobs.ranker)
     if knobs.retriever == "dense":
         return _dense(knobs.passages, str(knobs.encoder), cache)
     return _http(knobs.retriever, knobs.timeout, knobs.attempts, knobs.single_query)
@@ -76,11 +85,17 @@ def passages_of(file: str | None) -> tuple[Passage, ...]:
 
 
 @lru_cache(maxsize=4)
-def _lexical(file: str | None, cache: str) -> LexicalRetriever:
+def _lexical(file: str | None, cache: str, ranker: str) -> LexicalRetriever:
     from envs.search import INDEX_VERSION, bm25
 
     passages = passages_of(file)
     folder = Path(cache) / f"index-{INDEX_VERSION}-{corpus.digest_of(passages)[:16]}"
+    if ranker != rankers.OWN:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        from envs.search.rankers import open_ranker
+
+        texts, names = (p.contents for p in passages), [p.id for p in passages]
+        return LexicalRetriever(passages, open_ranker(ranker, folder, lambda: texts, lambda: names))
     if not folder.exists():
         with file_lock(folder.parent / f"{folder.name}.lock"):
             if not folder.exists():

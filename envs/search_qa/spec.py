@@ -33,8 +33,18 @@ def panel_identity(config: EnvConfig, name: str) -> str:
 
 def make(config: EnvConfig) -> Environment:
     from envs.search_qa.episode import SearchQa
+    from envs.search_qa.settings import knobs_of, retriever_of
 
+    if knobs_of(config).ranker != "own":
+        retriever_of(config)  # an engine that is not installed is told here, not at the first search
     return SearchQa(config)
+
+
+def _knob_versions(config: EnvConfig) -> dict[str, int]:
+    from envs.search.names import version_of
+    from envs.search_qa.settings import knobs_of
+
+    return version_of(knobs_of(config).ranker)
 
 
 def _prompter(config: EnvConfig) -> Prompter:
@@ -104,6 +114,7 @@ SPEC = EnvSpec(
     metadata={
         "panel_identity": panel_identity,
         "engines": ("native",),
+        "knob_versions": _knob_versions,
         "play_version": PLAY_VERSION,
         "prompts_version": PROMPTS_VERSION,
         "rules_version": RULES_VERSION,

@@ -23,8 +23,9 @@ from envs.webshop.words import CATEGORIES
 
 
 def store_of(config: EnvConfig) -> Store:
-    """The configuration's catalogue, made on the first call. One open store per process and folder."""
-    return open_store(ensure(store_folder(config), lambda folder: _fill(config, folder)))
+    """The configuration's catalogue, made on the first call. One open store per process, folder and ranker."""
+    folder = ensure(store_folder(config), lambda folder: _fill(config, folder))
+    return open_store(folder, knobs_of(config).ranker)
 
 
 def tasks_of(config: EnvConfig, panel: str) -> tuple[str, list[Task]]:

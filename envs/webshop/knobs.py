@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from core.knobs import read_knobs
 from core.names import require_known
 from envs.interface import EnvConfig
+from envs.search import names as rankers
 from envs.webshop.goals import KINDS
 from envs.webshop.pages import FORMS
 
@@ -27,6 +28,7 @@ class Knobs:
     attribute_file: str = "items_ins_v2_1000.json"
     human_file: str = "items_human_ins.json"
     review_file: str | None = None
+    ranker: str = "own"
 
 
 def knobs_of(config: EnvConfig) -> Knobs:
@@ -35,6 +37,7 @@ def knobs_of(config: EnvConfig) -> Knobs:
     require_known("env.knobs.text", knobs.text, FORMS)
     require_known("env.knobs.goals", knobs.goals, KINDS)
     require_known("env.knobs.nouns", knobs.nouns, NOUNS)
+    rankers.check("env.knobs.ranker", knobs.ranker)
     if knobs.products is not None and knobs.products < 1:
         raise ValueError(f"env.knobs.products={knobs.products} makes an empty shop; give at least 1")
     if knobs.products is None and config.data is None:

@@ -43,20 +43,30 @@ def panel_identity(config: EnvConfig, name: str) -> str:
 
 
 def make(config: EnvConfig) -> Environment:
-    """An environment on the configured catalogue, which the process opens once. ValueError for a wrong knob."""
+    """An environment on the configured catalogue, which the process opens once. ValueError for a wrong knob,
+    envs.search.rankers.RankerMissingError for an engine that is not installed."""
     from envs.webshop.data import store_of
     from envs.webshop.environment import WebshopEnvironment
     from envs.webshop.knobs import knobs_of
 
-    knobs = knobs_of(config)
+    knobs, store = knobs_of(config), store_of(config)
+    if knobs.ranker != "own":
+        store.index.search("", 1)  # an engine that is not installed is told here, not at the first search of an episode
     return WebshopEnvironment(
-        store_of(config),
+        store,
         config.max_steps,
         knobs.text,
         knobs.strict_options,
         knobs.attributes_page,
         short_names=config.prompt == "compact",
     )
+
+
+def _knob_versions(config: EnvConfig) -> dict[str, int]:
+    from envs.search.names import version_of
+    from envs.webshop.knobs import knobs_of
+
+    return version_of(knobs_of(config).ranker)
 
 
 def walkthrough(config: EnvConfig, task: Task) -> list[str]:
@@ -125,6 +135,7 @@ SPEC = EnvSpec(
         "panel_identity": panel_identity,
         "walkthrough": walkthrough,
         "engines": ("native",),
+        "knob_versions": _knob_versions,
         "play_version": versions.PLAY_VERSION,
         "prompts_version": versions.PROMPTS_VERSION,
         "rules_version": versions.RULES_VERSION,

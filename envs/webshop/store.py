@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ import numpy as np
 
 from envs.cache import file_lock
 from envs.panels import digest
-from envs.search import bm25
+from envs.search import bm25, rankers
+from envs.search.names import OWN
 from envs.webshop.catalogue import Product
 from envs.webshop.goals import PANELS, Goal, split
 from envs.webshop.sources import file_sha256
@@ -65,18 +66,18 @@ class Lines:
 
 
 class Store:
-    """An open store. Products and goals are addressed by their number."""
+    """An open store. Products and goals are addressed by their number. ranker: who ranks, see `envs.search.names`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranker: str = OWN) -> None:
         try:
             self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             self._products, self._goals = Lines(folder / "products.jsonl"), Lines(folder / "goals.jsonl")
-            self.index = bm25.Index(folder)
+            self._own = bm25.Index(folder)
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"the catalogue in {folder} cannot be opened ({error}); delete the folder to have it made"
             ) from error
-        self.folder = folder
+        self.folder, self._ranker = folder, ranker
         self.product = lru_cache(maxsize=_KEPT_PRODUCTS)(self._product)
 
     def _product(self, number: int) -> Product:
@@ -84,6 +85,19 @@ class Store:
 
     def __len__(self) -> int:
         return len(self._products)
+
+    @cached_property
+    def index(self) -> rankers.Ranker:
+        """Whoever ranks; the index of another engine is made when it is first asked. RankerMissingError without it."""
+        if self._ranker == OWN:
+            return self._own
+        shelf = range(len(self))
+        return rankers.open_ranker(
+            self._ranker,
+            self.folder,
+            lambda: (self._product(number).document() for number in shelf),
+            lambda: [self._product(number).asin for number in shelf],
+        )
 
     def goal(self, number: int) -> Goal:
         """Raises IndexError for a number that is none."""
@@ -161,9 +175,9 @@ def ensure(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 @lru_cache(maxsize=4)
-def open_store(folder: Path) -> Store:
-    """One per process and folder."""
-    return Store(folder)
+def open_store(folder: Path, ranker: str = OWN) -> Store:
+    """One per process, folder and ranker."""
+    return Store(folder, ranker)
 
 
 def problems(folder: Path) -> list[str]:

@@ -77,6 +77,7 @@ PINNED = (
     Pinned("envs.webshop.versions:GENERATOR_VERSION", _in("envs/webshop", "generator words data/words.json")),
     Pinned("envs.webshop.versions:CATALOGUE_VERSION", _in("envs/webshop", "catalogue goals data jsonfiles")),
     Pinned("envs.search:INDEX_VERSION", _in("envs/search", "bm25 porter")),
+    Pinned("envs.search:RANKERS_VERSION", _in("envs/search", "rankers tantivy_index pyserini_index")),
     Pinned("envs.webshop.versions:STORE_VERSION", _in("envs/webshop", "store")),
     Pinned(
         "envs.webshop.versions:DEMONSTRATIONS_VERSION",

@@ -122,10 +122,20 @@ def test_numbers_that_are_not_finite_have_no_identity(bad: float) -> None:
 
 
 def test_a_field_added_later_keeps_earlier_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(ADDED_LATER) <= {k for k, v in CLASSES.items() if v == "identity"}
+    identities = {k for k, v in CLASSES.items() if v == "identity"}
+    knobs = tuple(k for k in identities if k.endswith(".knobs"))  # a knob is named below its mapping
+    assert all(k in identities or k.rpartition(".")[0] in knobs for k in ADDED_LATER)
     monkeypatch.setattr(module, "ADDED_LATER", {"training.kl_coef": 0.0})
     assert "training.kl_coef" not in identity(RunConfig())
     assert "training.kl_coef" in identity(changed(RunConfig(), "training.kl_coef"))
+
+
+def test_a_knob_added_later_keeps_earlier_fingerprints() -> None:
+    def name(**knobs: Any) -> str:
+        env = dataclasses.replace(RunConfig().env, knobs=knobs)
+        return fingerprint(dataclasses.replace(RunConfig(), env=env), CODE, "weights", PANELS)
+
+    assert name(products=1000, ranker="own") == name(products=1000) != name(products=1000, ranker="tantivy")
 
 
 def test_differences_name_both_values() -> None:
