@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import sys
@@ -48,7 +49,8 @@ def _compare_all(folder: Path, methods: Sequence[str]) -> dict[str, dict[str, fl
 
     policy, teacher = helpers.save_backbone(folder / "policy"), helpers.save_backbone(folder / "teacher", seed=1)
     first = helpers.run_config("grpo", policy, kl_coef=0.01)
-    services = InProcessServices(compose(first, folder), with_reference=True)
+    # Another model than the policy as the reference: at the first step of a run the KL term would be 0.
+    services = InProcessServices(compose(first, folder), reference=teacher)
     services.eos = helpers.tokenizer().eos_token_id
     initial = services.weights()
     found = {}
@@ -74,17 +76,17 @@ def _compare(config: Any, folder: Path, teacher: Path, services: Any) -> dict[st
             trajectory.turns[-1].reward = float(i % 3 == 0)
             trajectory.success = i % 3 == 0
         local.sampler = _Recorded(played)
-        skills, analyzer = parts.skills, analysis.analyzer
+        skills = parts.skills
+        analyze = _both_skills if analysis.analyzer is not None else None
+        local.method.context = dataclasses.replace(local.method.context, analyze=analyze)
         context = MethodContext(
             local.planned,
             config.seed,
-            analyzer.analyze if analyzer is not None else None,
+            analyze,
             skills.of_trajectory if skills is not None else None,
         )
-        extras = copy.copy(local.extras)
         network = RemoteNetwork(1024)
-        if extras.reference is not None:
-            object.__setattr__(extras, "reference", network)
+        extras = dataclasses.replace(local.extras, reference=network if config.training.kl_coef else None)
         remote = RemoteTrainer(
             services,
             1.0,
@@ -127,12 +129,24 @@ def _compare(config: Any, folder: Path, teacher: Path, services: Any) -> dict[st
             "gradient": max(float(g.abs().max()) for g in gradients.values()),
             "entropy": abs(ours["train/entropy"] - theirs["train/entropy"]),
             "kl_reference": abs(ours.get("train/kl_reference", 0.0) - theirs.get("train/kl_reference", 0.0)),
+            "reference": theirs.get("train/kl_reference", 0.0),
             "method": max(
                 [0.0] + [abs(ours[n] - theirs[n]) for n in ours if n.startswith("method/") and ours[n] == ours[n]]
             ),
             "names": float(len(set(ours) ^ set(theirs) - {"train/sampler_gap", "train/sampler_gap_max"})),
             "channels": float(len(seen["data"].batch.teacher)),
         }
+
+
+def _both_skills(trajectories: Sequence[Any]) -> Any:
+    """An analysis with skills of both kinds; the rules find no step skill in what a random policy does."""
+    from concurrent.futures import Future
+
+    from methods.interface import Analysis
+
+    answer: Future[Any] = Future()
+    answer.set_result([Analysis("find candle, take candle", {1: "open cabinet 1"}) for _ in trajectories])
+    return answer
 
 
 @contextlib.contextmanager
@@ -147,7 +161,10 @@ def _local(config: Any, folder: Path, teacher: Path) -> Iterator[Any]:
         return Network(AutoModelForCausalLM.from_pretrained(teacher, dtype="float32"))
 
     with parts_of(config) as parts, analysis_of(config, parts, folder / "runs" / "x") as analysis:
-        yield trainer_of(config, parts, analysis, load, lambda: Validation(0.5, 4)), analysis, parts
+        trainer = trainer_of(config, parts, analysis, load, lambda: Validation(0.5, 4))
+        if trainer.reference_scorer is not None:
+            trainer.reference_scorer = trainer.scorer(load())
+        yield trainer, analysis, parts
 
 
 class _Recorded:

@@ -55,15 +55,15 @@ class InProcessServices:
     workers = 1
     global_steps = 0
 
-    def __init__(self, config: Any, with_reference: bool) -> None:
+    def __init__(self, config: Any, reference: Path) -> None:
         given = OmegaConf.create(OmegaConf.to_container(config.actor_rollout_ref, resolve=True))
         self.temperature = float(given.rollout.temperature)
         self.worker = HarnessWorker(config=given, role="actor")
         self.worker.init_model()
-        self.reference = None
-        if with_reference:
-            self.reference = HarnessWorker(config=given, role="ref")
-            self.reference.init_model()
+        other = OmegaConf.create(OmegaConf.to_container(given))
+        other.model.path = str(reference)
+        self.reference = HarnessWorker(config=other, role="ref")
+        self.reference.init_model()
         self.eos = 0
         self.gradients: dict[str, torch.Tensor] = {}
         engine = self.worker.actor.engine
@@ -149,8 +149,7 @@ class InProcessServices:
 
     def _data(self, stored: Stored, **about: Any) -> Any:
         data = list_of_dict_to_tensordict([dict(row) for row in stored.rows])
-        for name in data.keys():
-            value = data[name]
+        for name, value in list(data.items()):
             if isinstance(value, torch.Tensor) and not value.is_nested:  # rows of equal length: nested all the same
                 data[name] = torch.nested.as_nested_tensor(list(value.unbind()), layout=torch.jagged)
         lengths = [len(row["input_ids"]) for row in stored.rows]
