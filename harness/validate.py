@@ -223,14 +223,13 @@ def _backbone(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     if wrong := registry.unknown_backbone_kind(backbone.kind):
         yield Problem("", "", origin("backbone.kind"), wrong)
         return
-    if backbone.kind not in ("embedded", "hub"):
-        return  # a package's kind: its identity() says what it cannot honour
     if backbone.kind == "hub":
         if not backbone.path:
             fix = "needs a transformers folder or a hub id, because backbone.kind=hub"
             yield Problem("backbone.path", "null", origin("backbone.path"), fix)
         return
-    if backbone.hidden % (2 * backbone.heads):
+    # What else a package's kind cannot honour says its identity().
+    if backbone.kind == "embedded" and backbone.hidden % (2 * backbone.heads):
         fix = f"backbone.hidden={backbone.hidden} must be an even multiple of it"
         yield Problem("backbone.heads", str(backbone.heads), origin("backbone.heads"), fix)
     longest = training.max_prompt_tokens + training.max_response_tokens

@@ -4,7 +4,7 @@
     {low: 1, high: 8, step: 1}             on a grid; whole numbers where the key is one
     {choices: [grpo, gigpo]}               one of several
 
-A key may stand as one dotted word or nested (`training: {lr: {...}}`).
+An entry that is null counts as absent. A key may stand as one dotted word or nested (`training: {lr: {...}}`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _flat(
             fix = "says no space; write {low: .., high: ..} or {choices: [..]}"
             problems.append(Problem(f"{where}.{key}", str(inner), origin, fix))
         elif set(inner) & set(_SPEC) or not inner:
-            yield key, inner
+            yield key, {name: given for name, given in inner.items() if given is not None or name not in _SPEC}
         else:
             yield from _flat(inner, f"{key}.", where, origin, problems)
 
@@ -162,7 +162,7 @@ def _dimension(
 def _choices(key: str, spec: Mapping[str, Any], wrong: Any) -> Dimension | None:
     options = spec["choices"]
     if len(spec) > 1:
-        wrong("choices stand alone, without low, high, log and step")
+        wrong("choices stand alone; an override of a space with bounds sets low, high, log and step to null")
     elif not isinstance(options, (list, tuple)) or len(options) < 2:
         wrong("choices must be a list of at least two values", options)
     elif any(not isinstance(o, (bool, int, float, str, type(None))) for o in options):

@@ -78,7 +78,7 @@ def test_a_search_finds_goes_on_to_the_total_and_then_has_nothing_to_do(
 
 
 def test_a_died_trial_is_told_as_failed_with_its_reason(asking: Asks, fakes: Path, tmp_path: Path) -> None:
-    space = "sweep.tune.rows.opid={method.coef: {choices: [0.95, 0.25]}}"
+    space = "sweep.tune.rows.opid={method.coef: {choices: [0.95, 0.25], low: null, high: null, log: null}}"
     code, study = do(asking, tmp_path, space, "sweep.tune.trials=4", "sweep.tune.pruner=none")
     failed = [e for e in study.entries() if e.state == "FAIL"]
     assert failed and code == 3 and len(study.entries()) == 4
