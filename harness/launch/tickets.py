@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from harness.files import RecordError, atomic_write_json, read_json_object, sync_folder, write_all, writing
+from harness.files import RecordError, atomic_write_json, read_json_object, sync_folder, writing
+from harness.files import write_all as write_bytes
 from harness.launch.lookup import Lookup
 from harness.launch.scheduler import GONE, UNKNOWN, JobState, user_name
 from harness.launch.shapes import Shape
 
 TICKET_NAME = "ticket.json"
 HISTORY_NAME = "tickets.jsonl"
+WRITERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,15 @@ def write(run_path: Path, ticket: Ticket) -> None:
     """Make `ticket` the one that counts, and remember it for good. Call while holding the lock of the output folder."""
     _append(run_path / HISTORY_NAME, ticket)
     atomic_write_json(run_path / TICKET_NAME, asdict(ticket))
+
+
+def write_all(items: Mapping[Path, Ticket]) -> None:
+    """`write` for many runs, several at a time: most of it is waiting for the disk. Raises the first RecordError, after
+    having written what could be."""
+    with ThreadPoolExecutor(max_workers=WRITERS) as pool:
+        done = [pool.submit(write, path, ticket) for path, ticket in items.items()]
+    for one in done:
+        one.result()
 
 
 def clear(run_path: Path) -> None:
@@ -112,8 +125,8 @@ def _append(path: Path, ticket: Ticket) -> None:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line  # after a line that was cut short
-            write_all(descriptor, line)
-            os.fsync(descriptor)
+            # Without waiting for the disk: after a power failure the history may lack what ticket.json still says.
+            write_bytes(descriptor, line)
         finally:
             os.close(descriptor)
 

@@ -95,3 +95,21 @@ def test_the_state_of_its_job(slurm: FakeSlurm) -> None:
     assert hidden.kind == "unknown" and "somebody else" in hidden.reason
     elsewhere = tickets.state_of(replace(own, cluster="another"), lookup)
     assert elsewhere.kind == "unknown" and "another" in elsewhere.reason
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    runs = [tmp_path / f"run {number}" for number in range(40)]
+    for run in runs:
+        run.mkdir()
+    tickets.write_all({run: ticket(f"12_{number}") for number, run in enumerate(runs)})
+    for number, run in enumerate(runs):
+        assert tickets.read(run) == ticket(f"12_{number}")
+        assert tickets.history(run) == [ticket(f"12_{number}")]
+    tickets.write_all({})
+
+
+def test_one_that_cannot_be_written_stops_no_other(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(RecordError):
+        tickets.write_all({tmp_path / "missing": ticket(), tmp_path / "b": ticket("13")})
+    assert tickets.read(tmp_path / "b") == ticket("13")
