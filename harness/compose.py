@@ -31,6 +31,18 @@ def project_files(group: str) -> dict[str, str]:
     return {name.removesuffix(".yaml"): files[name].read_text(encoding="utf-8") for name in sorted(files)}
 
 
+def named(group: str, file: str) -> str:
+    """The file that `file` is only another name of: one whose content is a single default. Else `file` itself."""
+    from omegaconf import OmegaConf
+
+    text = project_files(group).get(file)
+    content = OmegaConf.to_container(OmegaConf.create(text)) if text is not None else None
+    match content:
+        case {"defaults": [str(other)], **rest} if not rest:
+            return other
+    return file
+
+
 def package_files(groups: Sequence[str] = GROUPS) -> dict[str, dict[str, str]]:
     """Group -> file -> its first comment line, of folders in the package, then of those that installed packages add
     (with the package's name). Needs no Hydra."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.commandline import AXES, CommandLine, as_override, axis_value, check_group, check_key
-from harness.compose import render
+from harness.compose import named, render
 from harness.config import SweepConfig
 from harness.errors import ConfigError, Problem, nearest, suggest
 from harness.schema import exists, nearest_key
@@ -83,7 +83,7 @@ def expand(config: SweepConfig, file: str, command: CommandLine, groups: Groups)
     common = _overrides(config.set, "sweep.set", origin, groups)
     rows = _cross(_rows(config, common, origin, groups), command.varied)
     points = _exclude(list(_grid(rows)), config.exclude, origin)
-    selected = _select(points, command.axes, file)
+    selected = _select(points, {axis: _known_names(points, axis, given) for axis, given in command.axes.items()}, file)
     name, title = config.name or file, config.title or file
     if "sweep.name" not in command.fixed:
         name = results_name(name, command.changes)
@@ -263,6 +263,17 @@ def _select(points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file
         for point in points
         if all(any(c in values for c in _coordinates(point, axis)) for axis, values in wanted.items())
     ) or _nothing(wanted, file)
+
+
+def _known_names(points: Sequence[Point], axis: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values as the sweep calls them: a file may have a second name (backbone=tiny is tiny-s)."""
+    present = {c for point in points for c in _coordinates(point, axis)}
+    return tuple(v if v in present or not isinstance(v, str) else _sweeps_name(axis, v, present) for v in values)
+
+
+def _sweeps_name(axis: str, value: str, present: set[Any]) -> str:
+    other = named(axis, value)
+    return other if other in present else value
 
 
 def _coordinates(point: Point, axis: str) -> tuple[Any, ...]:

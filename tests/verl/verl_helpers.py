@@ -118,3 +118,8 @@ def metrics(run: RunDirectory) -> list[dict[str, float]]:
 
 def events(run: RunDirectory, name: str) -> list[dict[str, Any]]:
     return [e["data"] for e in run.spool.read() if e["kind"] == "event" and e["name"] == name]
+
+
+def analyzer(name: str, *overrides: str) -> Any:
+    """The section `analyzer` as a command composes it."""
+    return composer().config([f"analyzer={name}", *overrides])[0].analyzer
