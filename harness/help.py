@@ -26,6 +26,7 @@ examples
   python -m harness sweep=main_table protocol=paper do=plan     the same table with the settings of the papers
   python -m harness method=opid env=alfworld backbone=tiny-s seed=3     one run
   python -m harness method=grpo training.lr=1e-4,3e-4 seed=0,1      a small grid without a sweep
+  python -m harness sweep=tune method=opid env=alfworld     search its settings on the validation panel: docs/tuning.md
 """
 
 _KEYS = """\
@@ -43,6 +44,7 @@ flags
   --cfg job             print the composed configuration and stop; with comments it is in the package `sweeps`
   --config-dir DIR      a folder with configuration files of your own (DIR/method/mine.yaml -> method=mine)
   --info                how Hydra composed it: defaults, search path, ...
+  -m hydra/launcher=X   through Hydra: harness_local, harness_slurm or another installed launcher: docs/extending.md
   -sc install=bash      shell completion for the command `harness`:  eval "$(harness -sc install=bash)"
 
 exit status

@@ -15,6 +15,7 @@ import harness.run
 from envs.interface import EnvironmentFailure
 from envs.panels import PanelError
 from harness import backbones, evaluation
+from harness.fingerprint import identity
 from harness.prepare import prepare
 from harness.run import execute
 from harness.training import checkpoint
@@ -164,6 +165,44 @@ def test_a_panel_that_cannot_be_played_stops_the_run(make):
         FAILURES[f"validation-{number}", "reset"] = 10**6
     with pytest.raises(EnvironmentFailure, match="no episode of panel validation could be played"):
         execute(make(), never)
+
+
+def test_regular_looks_leave_no_trace_in_training_and_stop_before_the_last_step(root, backbone):
+    """evaluation.validate_every: for every method, and with the panel itself as the one that is evaluated."""
+    runs = []
+    for number, every in enumerate((0, 1, 2)):
+        config = run_config(method_of_file("grpo"), steps=STEPS)
+        config.evaluation.panels = ["validation"]
+        config.evaluation.validate_every = every
+        runs.append(run_directory(root, config, backbone, f"{number:08x}10017aaa"))
+        execute(runs[-1], never)
+    plain, each, second = runs
+    assert same(weights(plain), weights(each)) and same(weights(plain), weights(second))
+    assert [steady(v) for v in metrics(plain)] == [steady(v) for v in metrics(each)]
+    looked = [[k for k, v in enumerate(metrics(run), start=1) if "validation/success" in v] for run in runs]
+    assert looked == [[], [1, 2, 3], [2]]
+    assert metrics(each)[1]["validation/success"] == metrics(second)[1]["validation/success"]
+    assert plain.state().evaluations["validation/off"]["graded"] == 6
+    assert len({fingerprint_of(run) for run in runs}) == 3
+
+
+def fingerprint_of(run):
+    return str(identity(run.load_config()))
+
+
+def test_regular_looks_do_not_move_a_method_that_is_validated_by_itself(make, root, backbone):
+    method = method_of_file("retire_opd")
+    method.teacher.source = TEACHER
+    method.knobs |= {"window": 2, "competence_threshold": 1000.0}
+    found = []
+    for number, every in enumerate((0, 1)):
+        config = run_config(method, steps=STEPS)
+        config.evaluation.panels = ["seen"]
+        config.evaluation.validate_every = every
+        run = run_directory(root, config, backbone, f"{number:08x}20017aaa")
+        execute(run, never)
+        found.append([{k: v for k, v in values.items() if k.startswith("method/")} for values in metrics(run)])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("other", ["train", "seen"])
