@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("harness", "methods", "envs", "sweeps", "analysis")
+PACKAGES = ("core", "harness", "methods", "envs", "sweeps", "analysis", "hydra_plugins")
 
 
 @pytest.mark.slow

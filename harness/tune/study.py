@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,12 +246,15 @@ def _sampler(tune: TuneConfig, asked: int) -> Any:
     do not draw the same, and one command alone draws the same every time."""
     import numpy as np
     from optuna import samplers
+    from optuna.exceptions import ExperimentalWarning
 
     seed = int(np.random.SeedSequence([tune.sampler_seed, asked]).generate_state(1)[0])
     if tune.sampler == "random":
         return samplers.RandomSampler(seed=seed)
     if tune.sampler == "qmc":
-        return samplers.QMCSampler(seed=tune.sampler_seed, scramble=True, warn_independent_sampling=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # its interface may change; the range of versions is ours
+            return samplers.QMCSampler(seed=tune.sampler_seed, scramble=True, warn_independent_sampling=False)
     if tune.sampler == "nsgaii":
         return samplers.NSGAIISampler(seed=seed)
     return samplers.TPESampler(seed=seed, n_startup_trials=tune.startup, constant_liar=True)
