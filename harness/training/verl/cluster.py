@@ -30,8 +30,10 @@ from harness.training.verl.sizes import Sizes, sizes_of
 START_SECONDS = 300.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.5
+GRACE_SECONDS = 3.0  # for what descends from Ray to end by itself
 ANSWER_SECONDS = 60.0  # for one question to scontrol or to Ray
 SRUN, SCONTROL = "srun", "scontrol"
+RAY = Path(sys.executable).with_name("ray")
 # Of the step that this process itself runs in; a step of its own must not inherit how that one is cut.
 _OF_A_STEP = (
     "SLURM_STEP",
@@ -216,7 +218,7 @@ def node_command(folder: Path, address: str, sizes: Sizes, head: bool) -> list[s
         "-m",
         "harness.training.verl.cluster",
         str(folder),
-        str(Path(sys.executable).with_name("ray")),
+        str(RAY),
         "start",
         "--block",
         *mine,
@@ -305,18 +307,22 @@ def serve(folder: Path, command: Sequence[str]) -> int:
     remove its folder. Exit status: Ray's own."""
     import psutil
 
-    process = subprocess.Popen(command, start_new_session=True)
+    asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: process.terminate())
+        signal.signal(number, lambda number, _: asked.append(number))
+    process = subprocess.Popen(command, start_new_session=True)
     family: dict[tuple[int, float], psutil.Process] = {}
     while process.poll() is None:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error):  # before it is told to end: children of a dead process are not found
             for child in psutil.Process(process.pid).children(recursive=True):
                 family.setdefault((child.pid, child.create_time()), child)
+        if asked:
+            process.terminate()
+            asked.clear()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
+            process.wait(POLL_SECONDS)
     left = [child for child in family.values() if child.is_running()]
-    _, left = psutil.wait_procs(left, timeout=5.0)
+    _, left = psutil.wait_procs(left, timeout=GRACE_SECONDS)
     for child in left:
         with contextlib.suppress(psutil.Error):
             child.kill()

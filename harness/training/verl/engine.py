@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,7 @@ import psutil
 from harness.config import RunConfig
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.states import COMPLETE, RUNNING
+from harness.training.verl.cluster import ray_over
 from harness.training.verl.outcome import judge
 
 FOLDER = "verl"  # below the run's folder
@@ -46,7 +47,8 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     run.spool.close()  # verl's process writes it now, and may replace the file
     scratch = Path(tempfile.mkdtemp(prefix="rl", dir=_short_folder()))
     try:
-        status = _wait(_start(run, config, folder, scratch), should_stop)
+        with ray_over(config, folder) as shared:  # over several machines; on one verl's process starts its own
+            status = _wait(_start(run, config, folder, {**environment(config, scratch), **shared}), should_stop)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     judge(folder / OUTCOME, status, folder / LOG)
@@ -69,8 +71,7 @@ def environment(config: RunConfig, scratch: Path) -> dict[str, str]:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
     for name in ("RAY_ADDRESS", "RAY_JOB_ID"):
-        if config.backbone.resources.nodes == 1 or name == "RAY_JOB_ID":
-            wanted.pop(name, None)  # of somebody else's Ray
+        wanted.pop(name, None)  # of somebody else's Ray
     if config.runtime.device.partition(":")[0] == "cpu":
         modules = [*filter(None, [os.environ.get("VERL_USE_EXTERNAL_MODULES")]), "harness.training.verl.cpu"]
         wanted |= {
@@ -87,7 +88,7 @@ def _short_folder() -> str | None:
     return usual if len(usual) <= _MAX_SOCKET - 12 else "/tmp"
 
 
-def _start(run: RunDirectory, config: RunConfig, folder: Path, scratch: Path) -> subprocess.Popen[bytes]:
+def _start(run: RunDirectory, config: RunConfig, folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-W", "ignore", "-m", "harness.training.verl.driver", str(run.path)]
     with (folder / LOG).open("ab") as log:
         return subprocess.Popen(
@@ -95,7 +96,7 @@ def _start(run: RunDirectory, config: RunConfig, folder: Path, scratch: Path) ->
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(config, scratch),
+            env=dict(variables),
             start_new_session=True,  # Ctrl-C is for the run's own process, which passes it on
         )
 
