@@ -147,6 +147,7 @@ class VerlConfig:
     storage_units: int = 0
     ray_cpus: int = 0
     keep_checkpoints: int = 2
+    max_failed_episodes: float = 0.5
     extra: dict[str, Any] = field(default_factory=dict)  # further keys of verl's own configuration
 
 

@@ -68,7 +68,7 @@ _RUNTIME = """
     verl.tensor_parallel verl.sequence_parallel verl.micro_batch verl.score_micro_batch verl.gpu_memory
     verl.param_offload verl.optimizer_offload verl.reference_offload verl.gradient_checkpointing
     verl.attn_implementation verl.eager verl.batched_tokens verl.sequences verl.agent_workers verl.storage_units
-    verl.ray_cpus verl.keep_checkpoints
+    verl.ray_cpus verl.keep_checkpoints verl.max_failed_episodes
     vllm.base_url vllm.model vllm.api_key_env vllm.concurrency vllm.timeout vllm.attempts
     backbone.by_env
 """

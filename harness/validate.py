@@ -128,6 +128,7 @@ RANGES: Mapping[str, Range] = {
     "verl.storage_units": NATURAL,
     "verl.ray_cpus": NATURAL,
     "verl.keep_checkpoints": COUNT,
+    "verl.max_failed_episodes": Range(0, 1),
     "vllm.concurrency": Range(1, 1024),
     "vllm.timeout": POSITIVE,
     "vllm.attempts": Range(1, 20),

@@ -109,10 +109,10 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
         started = time.monotonic()
         trajectory, fatal = request.trajectory(0), ""
         try:
-            trajectory = await self._play(stage, wanted, request, stats)
+            trajectory = await self._play(stage, wanted, request, stats, sampling_params)
             if trajectory.failure is not None:
                 stats.retried = 1
-                trajectory = await self._play(stage, wanted, request, stats)
+                trajectory = await self._play(stage, wanted, request, stats, sampling_params)
         except Exception as error:  # not the environment's: whoever asked must stop
             _log.exception("episode of task %s", request.task.id)
             fatal = f"{type(error).__name__}: {error}"
@@ -120,15 +120,23 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
         stats.seconds = time.monotonic() - started
         return self._outputs(trajectory, {"fatal": fatal, **asdict(stats)}, stage.chat.eos_id)
 
-    async def _play(self, stage: Stage, wanted: Wanted, request: EpisodeRequest, stats: RolloutStats) -> Trajectory:
+    async def _play(
+        self, stage: Stage, wanted: Wanted, request: EpisodeRequest, stats: RolloutStats, sampling: Mapping[str, Any]
+    ) -> Trajectory:
         slot = stage.gateway.take()
         try:
-            return await self._episode(stage, wanted, request, stats, slot)
+            return await self._episode(stage, wanted, request, stats, slot, sampling)
         finally:
             stage.gateway.release(slot)
 
     async def _episode(
-        self, stage: Stage, wanted: Wanted, request: EpisodeRequest, stats: RolloutStats, slot: int
+        self,
+        stage: Stage,
+        wanted: Wanted,
+        request: EpisodeRequest,
+        stats: RolloutStats,
+        slot: int,
+        sampling: Mapping[str, Any],
     ) -> Trajectory:
         director, trajectory = stage.director(wanted.skill), request.trajectory(0)
         first = await self._timed(stats, stage.gateway.reset(slot, request.task))
@@ -142,7 +150,7 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
         episode = Episode(slot, trajectory, stream(*request.key), first, first)
         conversation = uuid4().hex
         while director.prepare(episode, stats):
-            await self._respond(episode, wanted, director, stats, conversation)
+            await self._respond(episode, wanted, director, stats, conversation, sampling)
             action = director.parse(episode)
             result = await self._timed(stats, stage.gateway.step(slot, action.action))
             if not director.record(episode, action, result):
@@ -150,12 +158,18 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
         return trajectory
 
     async def _respond(
-        self, episode: Episode, wanted: Wanted, director: Director, stats: RolloutStats, conversation: str
+        self,
+        episode: Episode,
+        wanted: Wanted,
+        director: Director,
+        stats: RolloutStats,
+        conversation: str,
+        given: Mapping[str, Any],
     ) -> None:
         limit = director.settings.max_response_tokens
         # As in the local engine, a whole row of uniforms per turn, used or not.
         uniforms = episode.rng.random(limit)
-        sampling: dict[str, Any] = {"temperature": wanted.temperature, "max_tokens": limit, "top_p": 1.0, "top_k": -1}
+        sampling: dict[str, Any] = {**given, "temperature": wanted.temperature, "max_tokens": limit}
         if self.rollout_config.name == CPU_ROLLOUT:
             sampling["uniforms"] = uniforms.tolist()
         else:

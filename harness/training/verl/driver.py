@@ -24,7 +24,6 @@ from harness.training.verl.outcome import Outcome, outcome_of
 from harness.worker import StopRequest, limit_threads, start_logging
 
 ORPHAN = 70  # exit status of a process whose parent is gone
-MAX_FAILED = 0.5  # share of a step's episodes that may fail before the run stops
 
 _log = logging.getLogger("harness.training.verl")
 
@@ -97,8 +96,7 @@ def _session(run: RunDirectory, config: RunConfig, trainer: Any, stop: StopReque
     positions = min(int(model.max_position_embeddings), budget)
     with verl_parts(config, trainer.tokenizer, positions) as parts, analysis_of(config, parts, run.path) as analysis:
         check_weights(run, config)
-        limit = float(getattr(config.verl, "max_failed_episodes", MAX_FAILED))
-        session = VerlSession(run, config, parts, analysis, stop, trainer, limit)
+        session = VerlSession(run, config, parts, analysis, stop, trainer)
         session.train()
         session.evaluate()
 

@@ -120,8 +120,8 @@ class RemotePlayer:
         failed = [t for t in trajectories if t.failure is not None]
         if len(failed) > self.limit * len(trajectories):
             raise EnvironmentFailure(
-                f"{len(failed)} of {len(trajectories)} episodes failed, more than the share of {self.limit} that a run "
-                f"of engine=verl puts up with; the first: task {failed[0].task_id}: {failed[0].failure}"
+                f"{len(failed)} of {len(trajectories)} episodes failed, more than the share of {self.limit} that "
+                f"verl.max_failed_episodes allows; the first: task {failed[0].task_id}: {failed[0].failure}"
             )
 
 

@@ -58,7 +58,7 @@ def verl_parts(config: RunConfig, tokenizer: Any, max_positions: int) -> Iterato
 
 
 class VerlSession(Session):
-    """One attempt. limit: share of a step's episodes that may fail before the run stops."""
+    """One attempt."""
 
     def __init__(
         self,
@@ -68,10 +68,9 @@ class VerlSession(Session):
         analysis: Analysis,
         should_stop: Callable[[], bool],
         services: Services,
-        limit: float,
     ) -> None:
         super().__init__(run, config, parts, analysis, should_stop)
-        self.services, self.limit = services, limit
+        self.services = services
 
     def evaluate(self) -> None:
         self._export()
@@ -99,7 +98,7 @@ class VerlSession(Session):
         tasks = parts.train.tasks
         return RemoteTrainer(
             self.services,
-            self.limit,
+            config.verl.max_failed_episodes,
             self._teacher_folder(),
             config,
             parts.network,
