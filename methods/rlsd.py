@@ -4,9 +4,9 @@
     w_t     = clip(exp(sign(A) * Delta_t), 1 - eps, 1 + eps)                  eqs. (14), (15)  no gradient, no unit
     A_t     = A * ((1 - lambda_k) + lambda_k * w_t)                           text after eq. (15)  [R, T]
 
-A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k); SDAR's table of settings
-(arXiv:2605.15155) has 0.5, its scripts let that fall linearly to 0 and have eps = 0.2. The sign of A_t is always that
-of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens that the teacher did not score keep A.
+A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k): the paper lets it
+fall linearly from 0.5 to 0 over the first 50 steps, the scripts of SDAR (arXiv:2605.15155) over 100; both have eps = 0.2.
+The sign of A_t is always that of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens that the teacher did not score keep A.
 
 Computed as A * (1 + lambda_k * (w_t - 1)), which is the same and gives exactly A where w_t = 1: without a shift, and
 at lambda_k = 0, RLSD is its base bit for bit. At lambda_k = 0 nothing is scored.
@@ -34,19 +34,35 @@ DEVIATIONS = (
     *grpo.DEVIATIONS,
     Deviation(
         topic="course of lambda",
-        paper="0.5 (SDAR's table of settings); its course is not known to us",
+        paper="0.5, falling linearly to 0 over the first 50 steps; SDAR's table of settings has 0.5 too",
         code="the scripts of SDAR: 0.5 to 0 over 100 of 150 steps; defaults of the code: over 50. Whether its first "
         "step has the whole weight is not known to us",
-        ours="method.coef and method.schedule: over the planned steps by default, over 100 with "
-        "protocol=paper and code; the first step has the whole weight, step length + 1 none",
-        source="arXiv:2605.15155 appendix C; scripts of ZJU-REAL/SDAR@8b85c23",
+        ours="method.coef and method.schedule: over the planned steps by default, over 50 with protocol=paper, over "
+        "100 with protocol=code; the first step has the whole weight, step length + 1 none",
+        source="arXiv:2604.03128; arXiv:2605.15155 appendix C; scripts of ZJU-REAL/SDAR@8b85c23",
     ),
     Deviation(
         topic="bounds of the weight",
-        paper="1 - eps and 1 + eps; the size of eps is not known to us",
+        paper="1 - eps and 1 + eps with eps = 0.2",
         code="eps = 0.2 in every script",
-        ours="as the scripts (method.knobs.eps)",
-        source="scripts of ZJU-REAL/SDAR@8b85c23",
+        ours="as both (method.knobs.eps)",
+        source="arXiv:2604.03128; scripts of ZJU-REAL/SDAR@8b85c23",
+    ),
+    Deviation(
+        topic="loss around the weight",
+        paper="eq. (16): min(w A, clip(w) A), where the weight stands in the place of the ratio of policies; no KL "
+        "term, no entropy bonus. Its settings name clip bounds of 0.2 below and 0.28 above",
+        code="GRPO's clipped loss on the scaled advantage, with KL to the initial policy",
+        ours="as the code: eqs. (13) to (15) and the interpolation give the advantage, the loss is that of every "
+        "row (training.clip_low, clip_high, kl_coef), with protocol=paper as SDAR and OPID set it for their baselines",
+        source="arXiv:2604.03128; ZJU-REAL/SDAR@8b85c23",
+    ),
+    Deviation(
+        topic="weights of the teacher",
+        paper="a copy of the policy, renewed every 10 steps",
+        code="the policy of the rollout",
+        ours="as the code (method.teacher.weights=old)",
+        source="arXiv:2604.03128; ZJU-REAL/SDAR@8b85c23",
     ),
     Deviation(
         topic="teacher forward at lambda = 0",
