@@ -5,6 +5,8 @@ VENV   ?= .venv
 OUT    ?= .
 # `alfworld` adds ALFWorld's reference engine (env.engine=textworld), which is compiled: EXTRAS=hf,search,alfworld,dev make install
 EXTRAS ?= hf,search,dev
+PORT   ?= 5000
+FOLDER ?= $(OUT)/tracking
 BIN    := $(abspath $(VENV))/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 STAMP  := $(VENV)/.installed-$(EXTRAS)
@@ -12,7 +14,7 @@ STAMP  := $(VENV)/.installed-$(EXTRAS)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install main-table quick test slurm-packages lint types format check backbone bench clean
+.PHONY: help install main-table quick test tracking-server slurm-packages lint types format check backbone bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +40,9 @@ quick: $(STAMP)  ## one short cell per method, a few minutes
 
 test: $(STAMP)  ## all tests, on all cores
 	"$(BIN)/python" -m pytest -n auto --dist loadfile
+
+tracking-server: $(STAMP)  ## MLflow on PostgreSQL for a lab, on 127.0.0.1:$(PORT), kept in $(FOLDER); Ctrl-C ends both
+	"$(BIN)/python" -m harness.tracking_server --folder "$(FOLDER)" --port "$(PORT)"
 
 slurm-packages:  ## Debian packages of Slurm, for the tests that start one (as root)
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM_PACKAGES)

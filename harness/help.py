@@ -19,6 +19,7 @@ examples
   python -m harness sweep=main_table                run what is missing of the main table, then print it
   python -m harness sweep=main_table do=plan        the cells, their states and costs; starts nothing
   python -m harness sweep=main_table do=status      how far each cell is
+  python -m harness sweep=main_table do=preflight   what would go wrong; a step of each method, starts no run
   python -m harness sweep=main_table method=grpo seed=1     only these cells of the sweep
   python -m harness sweep=main_table sweep.axes.seed=[0,1,2,3,4]     the sweep, with more seeds
   python -m harness sweep=quick out=/tmp/try        one short cell per method, in a folder of its own
@@ -31,7 +32,8 @@ examples
 
 _KEYS = """\
 keys
-  do                    run: run what is missing, print the table | plan: show it, start nothing | status | tables
+  do                    run: run what is missing, print the table | plan: show it, start nothing | preflight: what
+                        would go wrong | status | sync: copy records to the tracker (wait=true: go on) | tables
   fraction, seed        share of the training tasks in (0, 1]; of training and evaluation. Several values: seed=0,1,2
   protocol              {protocols}: settings of papers or of their authors' scripts, see sweeps/protocol
   method.knobs.NAME     settings of one method's own, env.knobs.NAME of one environment's; see their files

@@ -48,13 +48,15 @@ def points(uri: str, run: Any, name: str) -> list[tuple[int, float, int]]:
     return [(m.step, m.value, m.timestamp) for m in client(uri).get_metric_history(run.info.run_id, name)]
 
 
-def content(uri: str, experiment: str = SWEEP) -> list[Any]:
-    """Everything of every run, in an order of its own."""
+def content(uri: str, experiment: str = SWEEP, deep: int = 8) -> list[Any]:
+    """Everything of every run, in an order of its own; points and files of the first `deep` runs only."""
     found = []
-    for run in live_runs(uri, experiment):
+    for run in sorted(live_runs(uri, experiment), key=lambda item: str(item.info.run_id)):
         info = run.info
-        tags = {name: value for name, value in run.data.tags.items() if name != "mlflow.parentRunId"}
-        metrics = {name: points(uri, run, name) for name in sorted(run.data.metrics)}
-        files = sorted(item.path for item in client(uri).list_artifacts(info.run_id))
-        found.append([info.run_id, info.status, info.start_time, info.end_time, run.data.params, tags, metrics, files])
-    return sorted(found, key=lambda entry: str(entry[0]))
+        entry = [info.run_id, info.status, info.start_time, info.end_time, run.data.params, run.data.tags]
+        found.append([*entry, run.data.metrics])
+        if "harness.fingerprint" in run.data.tags and int(run.data.tags["seed"]) < deep:
+            points_of = {name: points(uri, run, name) for name in sorted(run.data.metrics)}
+            files = sorted(item.path for item in client(uri).list_artifacts(info.run_id))
+            found[-1] += [points_of, files]
+    return found

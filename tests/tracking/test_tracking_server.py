@@ -19,6 +19,7 @@ import pytest
 from stores import SWEEP, content, finished, live_runs, parents, points
 
 from harness import tracking_postgres, tracking_server
+from harness.children import die_with_parent, leave
 from harness.record import RunDirectory
 from harness.tracking import needs_sync, sync
 from harness.tracking_marks import MARKS_NAME
@@ -34,7 +35,10 @@ def available() -> bool:
     return tracking_server.find_spec("psycopg") is not None
 
 
-installed = pytest.mark.skipif(not available(), reason="needs PostgreSQL's initdb and postgres, and psycopg")
+installed = pytest.mark.skipif(
+    not available() and not os.environ.get("HARNESS_REQUIRE_POSTGRES"),
+    reason="needs PostgreSQL's initdb and postgres, and psycopg",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +51,30 @@ def place() -> Iterator[Path]:
 
 
 class Child:
-    """The server as a user starts it."""
+    """The server as a user starts it; the same folder and address again after `stop`."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        command = [sys.executable, "-m", "harness.tracking_server", "--folder", str(folder), "--port", str(port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "harness.tracking_server", "--folder", str(self.folder), "--workers", "1"]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),  # also when the tests are killed
+        )
         assert self.process.stdout is not None
-        self.line = self.process.stdout.readline().strip()
-        self.uri = self.line.removeprefix("tracking.uri=")
+        line = self.process.stdout.readline().strip()
+        self.uri = line.removeprefix("tracking.uri=")
+        assert self.uri == f"http://127.0.0.1:{self.port}", self.process.communicate(timeout=60)[1]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.communicate(timeout=90)
+        self.process.communicate(timeout=120)
         return self.process.returncode
 
 
@@ -71,9 +86,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def server(place: Path) -> Iterator[Child]:
-    child = Child(place / "server", 0)
+    child = Child(place / "server")
     try:
-        assert child.uri.startswith("http://127.0.0.1:"), child.process.communicate(timeout=60)[1]
         yield child
     finally:
         child.stop()
@@ -147,67 +161,64 @@ def test_two_importers_that_know_nothing_of_each_other_make_one_run(
 @installed
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_a_server_that_goes_away_and_comes_back_loses_nothing(place: Path, tmp_path: Path) -> None:
-    port = free_port()
+def test_a_server_that_goes_away_and_comes_back_loses_nothing(server: Child, tmp_path: Path) -> None:
+    """It leaves at one signal, with all that belongs to it."""
     runs = [finished(tmp_path / "runs", seed) for seed in range(6)]
-    first = Child(place / "outage", port)
-    try:
-        assert sync(runs[:3], first.uri, SWEEP).problem is None
-        before = content(first.uri)
-    finally:
-        assert first.stop() == 0
-    assert not answers(first.uri)
-    away = sync(runs, first.uri, SWEEP)
-    assert away.imported == 0 and away.problem is not None and needs_sync(runs, first.uri, SWEEP)
-    second = Child(place / "outage", port)
-    try:
-        assert second.uri == first.uri
-        assert sync(runs, second.uri, SWEEP).problem is None
-        after = content(second.uri)
-        assert len(parents(second.uri)) == 6 and [entry for entry in after if entry in before] == before
-    finally:
-        second.stop()
+    assert sync(runs[:3], server.uri, "outage").problem is None
+    before = content(server.uri, "outage")
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    assert any("postgres" in process.name() for process in family)
+    listening = [c.laddr for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert {(address.ip, address.port) for address in listening} == {("127.0.0.1", server.port)}  # no PostgreSQL
+    assert server.stop(signal.SIGINT) == 0
+    assert psutil.wait_procs(family, timeout=60)[1] == []
+
+    away = sync(runs, server.uri, "outage")
+    assert away.imported == 0 and away.problem is not None and needs_sync(runs, server.uri, "outage")
+    server.start()
+    assert sync(runs, server.uri, "outage").problem is None
+    after = content(server.uri, "outage")
+    assert len(parents(server.uri, "outage")) == 6 and [entry for entry in after if entry in before] == before
 
 
 # ---------------------------------------------------------------------------------------------------------- the server
 @installed
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_all_of_it_ends_with_one_signal_or_with_its_parent(place: Path) -> None:
-    for number in (signal.SIGINT, signal.SIGKILL):
-        child = Child(place / "ends", 0)
-        family = psutil.Process(child.process.pid).children(recursive=True)
-        sockets = [c.laddr for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
-        assert {address.ip for address in sockets} == {"127.0.0.1"}
-        assert {address.port for address in sockets} == {int(child.uri.rpartition(":")[2])}  # PostgreSQL: none
-        assert any("postgres" in p.name() for p in family)
-        code = child.stop(number)
-        assert code == (0 if number == signal.SIGINT else -signal.SIGKILL)
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+def test_one_folder_has_one_server_and_a_child_that_dies_takes_the_other_along(server: Child) -> None:
+    """The last test of this server."""
+    command = [sys.executable, "-m", "harness.tracking_server", "--folder", str(server.folder), "--port", "0"]
+    twice = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert twice.returncode == 1
+    assert f"already: {server.uri}, process {server.process.pid}" in twice.stderr
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    (database,) = [p for p in psutil.Process(server.process.pid).children() if "postgres" in p.name()]
+    database.send_signal(signal.SIGQUIT)
+    _, complaint = server.process.communicate(timeout=120)
+    assert server.process.returncode == 1 and "PostgreSQL ended" in complaint
+    assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
-@installed
-@pytest.mark.slow
-@pytest.mark.postgres
-def test_one_folder_has_one_server_and_a_child_that_dies_takes_the_other_along(place: Path) -> None:
-    child = Child(place / "one", 0)
-    try:
-        twice = subprocess.run(
-            [sys.executable, "-m", "harness.tracking_server", "--folder", str(place / "one"), "--port", "0"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert twice.returncode == 1
-        assert f"already: {child.uri}, process {child.process.pid}" in twice.stderr
-        family = psutil.Process(child.process.pid).children()
-        (database,) = [p for p in family if "postgres" in p.name()]
-        database.send_signal(signal.SIGQUIT)
-        _, complaint = child.process.communicate(timeout=90)
-        assert child.process.returncode == 1 and "PostgreSQL ended" in complaint
-        assert psutil.wait_procs(family, timeout=60)[1] == []
-    finally:
-        child.stop()
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")
+def test_children_do_not_outlive_a_parent_that_is_killed() -> None:
+    code = (
+        "import signal, subprocess, time\nfrom harness.children import die_with_parent\n"
+        "child = subprocess.Popen(['sleep', '600'], preexec_fn=die_with_parent(signal.SIGTERM))\n"
+        "print(child.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    assert psutil.wait_procs([child], timeout=60)[1] == []
+
+
+def test_a_child_that_does_not_listen_is_made_to_leave() -> None:
+    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo on; sleep 600"], stdout=-1, start_new_session=True)
+    assert deaf.stdout is not None and deaf.stdout.readline() == b"on\n"
+    leave(deaf, signal.SIGTERM, 0.3, group=True)
+    assert deaf.returncode == -signal.SIGKILL
 
 
 def test_a_taken_port_is_a_clear_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
