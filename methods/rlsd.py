@@ -4,9 +4,10 @@
     w_t     = clip(exp(sign(A) * Delta_t), 1 - eps, 1 + eps)                  eqs. (14), (15)  no gradient, no unit
     A_t     = A * ((1 - lambda_k) + lambda_k * w_t)                           text after eq. (15)  [R, T]
 
-A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k): the paper lets it
-fall linearly from 0.5 to 0 over the first 50 steps, the scripts of SDAR (arXiv:2605.15155) over 100; both have eps = 0.2.
-The sign of A_t is always that of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens that the teacher did not score keep A.
+A is the base advantage (GRPO's, methods/grpo.py). lambda_k = coef * schedule(k): the paper lets it fall linearly from
+0.5 to 0 over the first 50 steps, the scripts of SDAR (arXiv:2605.15155) over 100; both have eps = 0.2. The sign of A_t
+is always that of A, and |A_t / A| lies in [1 - lambda_k * eps, 1 + lambda_k * eps]. Tokens that the teacher did not
+score keep A.
 
 Computed as A * (1 + lambda_k * (w_t - 1)), which is the same and gives exactly A where w_t = 1: without a shift, and
 at lambda_k = 0, RLSD is its base bit for bit. At lambda_k = 0 nothing is scored.
