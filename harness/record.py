@@ -50,6 +50,7 @@ from harness.states import (
     stored_state,
     updated_state,
 )
+from harness.yaml_text import to_yaml
 
 CONFIG_NAME = "config.yaml"
 PROVENANCE_NAME = "provenance.json"
@@ -73,7 +74,7 @@ def declared_evaluations(config: RunConfig) -> tuple[str, ...]:
 
 def config_text(config: RunConfig) -> str:
     """The configuration as YAML. ConfigError if it holds a secret."""
-    text = OmegaConf.to_yaml(OmegaConf.structured(config))
+    text = to_yaml(config)
     if (name := find_secret(text)) is not None:
         fix = (
             f"a secret ({name}) is written in the configuration; leave it in the environment, records must not hold it"
