@@ -108,6 +108,10 @@ def run(plan: Plan, retry_failed: bool = False) -> int:
 
 def _run_here(plan: Plan, todo: Sequence[Cell]) -> int | None:
     """Exit status if the user stopped it before everything had an outcome; None: everything has one."""
+    from harness.actions_preflight import gate
+
+    if not gate(plan, say):  # only where an analyzer is paid for
+        return INCOMPLETE
     prepare_cells(todo)
     from harness.launch.local import run_cells
     from harness.progress import Progress
