@@ -253,7 +253,7 @@ def _sampler(tune: TuneConfig, asked: int) -> Any:
         return samplers.RandomSampler(seed=seed)
     if tune.sampler == "qmc":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # its interface may change; the range of versions is ours
+            warnings.simplefilter("ignore", ExperimentalWarning)  # our range of versions is narrow
             return samplers.QMCSampler(seed=tune.sampler_seed, scramble=True, warn_independent_sampling=False)
     if tune.sampler == "nsgaii":
         return samplers.NSGAIISampler(seed=seed)
