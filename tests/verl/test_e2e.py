@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +57,19 @@ def opid(backbone: Path) -> RunConfig:
     return helpers.run_config("opid", backbone, steps=STEPS)
 
 
-def scratch_folders() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).glob("rl*")}
-
-
 @pytest.fixture(scope="module")
 def unbroken(root: Path, backbone: Path) -> RunDirectory:
-    before = scratch_folders()
-    run = finished(root, opid(backbone), "unbroken00000000")
-    assert scratch_folders() <= before, "Ray's files stay behind"
+    folders: list[Path] = []
+    start = engine._start
+
+    def noting(run: Any, config: Any, folder: Path, scratch: Path) -> Any:
+        folders.append(scratch)
+        return start(run, config, folder, scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_start", noting)
+        run = finished(root, opid(backbone), "unbroken00000000")
+    assert folders and not folders[0].exists(), "Ray's files stay behind"
     return run
 
 
@@ -131,6 +134,19 @@ def test_the_policy_learnt_and_its_export_is_an_ordinary_folder(unbroken, backbo
     moved = [not torch.equal(a, b) for a, b in zip(model.parameters(), first.parameters(), strict=True)]
     assert all(moved)
     assert store.exported(unbroken.path) is not None
+
+
+def test_the_sampler_draws_what_the_local_engine_draws(unbroken, backbone):
+    from harness.parts import analysis_of, parts_of, trainer_of
+
+    config = unbroken.load_config()
+    with parts_of(config) as parts, analysis_of(config, parts, unbroken.path) as analysis:
+        trainer = trainer_of(config, parts, analysis)
+        played, _ = trainer.sampler.play(trainer.requests(1), config.training.temperature)
+    recorded = [line for line in trajectories.read(unbroken.trajectories_path) if line.get("step") == 1]
+    assert [[t.response_ids for t in one.turns] for one in played] == [
+        [turn["response_ids"] for turn in line["turns"]] for line in recorded
+    ]
 
 
 @pytest.fixture(scope="module")

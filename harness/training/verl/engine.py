@@ -68,6 +68,7 @@ def environment(config: RunConfig, scratch: Path) -> dict[str, str]:
         "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN", secrets.token_hex(32)),  # else Ray writes one into the home
         "RAY_DEDUP_LOGS": "0",
         "TRANSFER_QUEUE_ENABLE": "1",
+        "TQ_NUM_THREADS": os.environ.get("TQ_NUM_THREADS", str(min(8, psutil.cpu_count(logical=False) or 1))),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
     for name in ("RAY_ADDRESS", "RAY_JOB_ID"):
