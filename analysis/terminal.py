@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.blocks_published import published_value
 from analysis.blocks_runs import completeness_block
 from analysis.cells import ALL, Cell, Metric
@@ -15,13 +17,14 @@ from analysis.tableset import Tables, line_label, mark, seeds_text
 from analysis.text import bounded, half_width
 
 TERMINAL_BACKBONE = "Qwen2.5-3B-Instruct"
+WIDEST = 4  # columns of differences that fit a terminal
 
 
 def terminal(tables: Tables) -> Document:
     """The same numbers, short: one line per row, one group of columns per panel."""
     made: list[Block | None] = []
     for env in sorted({env for env, _ in tables.panels()}):
-        made += [_short_success(tables, env), _short_differences(tables, env)]
+        made += [_short_success(tables, env), *_short_differences(tables, env)]
     made += [_short_learning(tables), _short_published(tables)]
     done = completeness_block(tables)
     made.append(done and Block(done.title, done.header[:6], tuple(r[:6] for r in done.rows), "", done.align[:6]))
@@ -80,9 +83,18 @@ def _short_success(tables: Tables, env: str) -> Block | None:
     return Block(name, header, tuple(rows), told, LEFT * 2 + RIGHT * (1 + 2 * len(panels)))
 
 
-def _short_differences(tables: Tables, env: str) -> Block | None:
+def _short_differences(tables: Tables, env: str) -> list[Block]:
+    """One block, or one for each row compared with where all columns together would not fit."""
     panels = _panels(tables, env)
-    columns = [(row, panel) for row in tables.versus if tables.versus[row] for panel in panels]
+    rows = [row for row in tables.versus if tables.versus[row]]
+    together = len(rows) * len(panels) <= WIDEST
+    found = (_differences(tables, env, group) for group in ([rows] if together else [[row] for row in rows]))
+    return [block for block in found if block is not None]
+
+
+def _differences(tables: Tables, env: str, versus: Sequence[str]) -> Block | None:
+    panels = _panels(tables, env)
+    columns = [(row, panel) for row in versus for panel in panels]
     rows = []
     for line, skills in _keys(tables, env):
         cells = [
