@@ -87,7 +87,13 @@ def run(
     plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials, command: CommandLine, entry: str
 ) -> int:
     """Run trials until each study has as many as it should have, then write and print what is found."""
-    runtime = plan.command.runtime
+    runtime, launcher = plan.command.runtime, plan.command.launcher.name
+    if launcher != "local":
+        fix = (
+            "a search runs with launcher=local; several commands share one study, so that on a cluster several jobs "
+            "may each be this command with launcher=local"
+        )
+        raise ConfigError(Problem("launcher", launcher, "", fix))
     check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
     (plan.results / FOLDER).mkdir(parents=True, exist_ok=True)
     try:
@@ -114,12 +120,6 @@ def _work(plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials
     from harness.tune.loop import Loop
     from harness.tune.pool import LocalPool
 
-    if plan.command.launcher.name != "local":
-        fix = (
-            "searches run with launcher=local; several commands share one study, so that on a cluster each job may run "
-            "this one with launcher=local"
-        )
-        raise ConfigError(Problem("launcher", plan.command.launcher.name, "", fix))
     _prepare(plan, studies)
     labels = {cell.fingerprint: cell_label(plan, cell) for cell in plan.cells}
     with Progress(labels) as show:

@@ -42,14 +42,13 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_multirun_of_an_application_runs_cells_and_prints_the_table(lab: Path) -> None:
-    words = ("lab.py", "-m", "method=vanilla", "seed=0,1", "scale=test", "tracking=none", "runtime.out=out")
+    words = ("lab.py", "-m", "method=vanilla", "scale=test", "tracking=none", "runtime.out=out")
     done = run(lab, *words, "protocol=fair")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 of 2 planned runs are complete" in done.stdout
-    assert len(list((lab / "out" / "runs").glob("*/config.yaml"))) == 2
-    # Runs need nothing but their folders: the files may change, and nothing is composed again.
-    again = run(lab, *words)
-    assert again.returncode == 0 and "nothing to run" in again.stderr, again.stderr
+    assert "1 of 1 planned runs are complete" in done.stdout
+    assert len(list((lab / "out" / "runs").glob("*/config.yaml"))) == 1
+    again = run(lab, *words, "do=status")
+    assert again.returncode == 0 and "1 complete" in again.stdout, again.stderr
 
 
 @pytest.mark.slow
@@ -65,8 +64,8 @@ def test_plan_errors_and_sweeps_of_the_application(lab: Path) -> None:
 
 @pytest.mark.slow
 def test_jobs_of_another_sweeper_are_runs_too(lab: Path) -> None:
-    words = ["hydra/sweeper=basic", "method=vanilla", "seed=0,1", "scale=test", "tracking=none", "runtime.out=out"]
-    done = run(lab, "lab.py", "-m", *words)
+    words = ["hydra/sweeper=basic", "method=vanilla", "scale=test", "tracking=none", "runtime.out=out"]
+    done = run(lab, "lab.py", "-m", *words, "evaluation.panels=[seen],[unseen]")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 planned runs are complete" in done.stdout
 
@@ -85,9 +84,7 @@ def test_another_launcher_gets_each_cell_as_overrides(tmp_path: Path) -> None:
     words = ("sweep=quick", "method=vanilla", "hydra/launcher=basic", "out=out", "tracking=none")
     done = run(tmp_path, "-m", "harness", "-m", *words, "hydra.sweep.dir=multi")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "out" / "runs" / "a30418d6af334387" / "episodes.parquet").exists() or len(
-        list((tmp_path / "out" / "runs").glob("*/episodes.parquet"))
-    ) == 1
+    assert len(list((tmp_path / "out" / "runs").glob("*/episodes.parquet"))) == 1
 
 
 def test_overrides_of_a_cell_compose_to_it() -> None:
