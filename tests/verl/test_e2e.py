@@ -62,9 +62,9 @@ def unbroken(root: Path, backbone: Path) -> RunDirectory:
     folders: list[Path] = []
     start = engine._start
 
-    def noting(run: Any, config: Any, folder: Path, scratch: Path) -> Any:
-        folders.append(scratch)
-        return start(run, config, folder, scratch)
+    def noting(run: Any, config: Any, folder: Path, environment: dict[str, str]) -> Any:
+        folders.append(Path(environment[engine.SCRATCH]))
+        return start(run, config, folder, environment)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_start", noting)
@@ -176,7 +176,7 @@ def test_a_resumed_run_equals_an_unbroken_one(unbroken, resumed):
 def test_an_analyzer_outage_stops_the_run_with_the_reason(root, backbone):
     config = opid(backbone)
     config.analyzer = helpers.analyzer("openai", "analyzer.model=any", "analyzer.base_url=http://127.0.0.1:9/v1")
-    config.analyzer.retries = 0
+    config.analyzer.retries, config.analyzer.api_key_env = 0, None
     run = helpers.run_directory(root, config, "outage0000000000")
     with pytest.raises(VerlError, match="analyses failed") as raised:
         engine.execute(run, lambda: False)

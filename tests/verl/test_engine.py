@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -83,13 +82,16 @@ import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.readline()
 print(child.pid, flush=True)
-time.sleep(600 if sys.argv[2] == "stay" else 0)
+time.sleep(600)
 """
 
 
-def started(how):
+def started(scratch):
     process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, STUBBORN, how], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", PARENT, STUBBORN],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, engine.SCRATCH: str(scratch)},
     )
     assert process.stdout is not None
     return process, int(process.stdout.readline())
@@ -99,49 +101,50 @@ def gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_nothing_is_left_behind_not_even_sessions_of_their_own():
-    process, child = started("stay")
-    family = engine.Family(process.pid)
-    family.look(force=True)
-    family.end(process)
-    assert process.poll() is not None
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(engine, "GRACE_SECONDS", 0.3)
+
+
+def test_nothing_is_left_behind_not_even_sessions_of_their_own(tmp_path, impatient):
+    process, child = started(tmp_path)
+    bystander, other = started(tmp_path / "another run's")
+    engine.end_family(process, tmp_path)
+    assert process.poll() == -signal.SIGKILL
     assert gone(child)
+    assert not gone(bystander.pid) and not gone(other)
+    engine.end_family(bystander, tmp_path / "another run's")
+    assert gone(other)
 
 
-def test_what_outlives_its_parent_is_ended_too(monkeypatch):
-    monkeypatch.setattr(engine, "GRACE_SECONDS", 0.2)
-    process, child = started("stay")
-    family = engine.Family(process.pid)
-    family.look(force=True)
+def test_what_outlives_its_parent_is_ended_too(tmp_path, impatient):
+    process, child = started(tmp_path)
     process.kill()
     process.wait()
     assert not gone(child)
-    family.end(process)
+    engine.end_family(process, tmp_path)
     assert gone(child)
 
 
-def test_a_stop_request_becomes_one_sigterm():
+def test_a_stop_request_becomes_one_sigterm(tmp_path):
     listening = (
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(7))\nprint(1, flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", listening + "time.sleep(600)"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    assert engine._wait(process, lambda: True) == 7
+    assert engine._wait(process, lambda: True, tmp_path) == 7
 
 
-def test_an_exception_of_the_waiting_process_ends_the_other():
-    process, child = started("stay")
+def test_an_exception_of_the_waiting_process_ends_the_other(tmp_path, impatient):
+    process, child = started(tmp_path)
 
     def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine._wait(process, interrupted)
+        engine._wait(process, interrupted, tmp_path)
     assert process.poll() == -signal.SIGKILL
-    deadline = time.monotonic() + 20
-    while not gone(child) and time.monotonic() < deadline:
-        time.sleep(0.1)
     assert gone(child)
 
 

@@ -30,7 +30,6 @@ FOLDER = "verl"  # below the run's folder
 OUTCOME, LOG, AGENTS = "outcome.json", "log.txt", "agents.yaml"
 SCRATCH = "HARNESS_VERL_SCRATCH"  # environment variable: folder for Ray's files, short and on this machine
 POLL_SECONDS = 0.2
-LOOK_SECONDS = 2.0  # between looks at which processes there are
 GRACE_SECONDS = 5.0  # for what is left to end by itself
 _MAX_SOCKET = 45  # characters of a scratch folder; Ray makes sockets in it whose paths must stay below 108
 
@@ -48,7 +47,8 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     scratch = Path(tempfile.mkdtemp(prefix="rl", dir=_short_folder()))
     try:
         with ray_over(config, folder) as shared:  # over several machines; on one verl's process starts its own
-            status = _wait(_start(run, config, folder, {**environment(config, scratch), **shared}), should_stop)
+            process = _start(run, config, folder, {**environment(config, scratch), **shared})
+            status = _wait(process, should_stop, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     judge(folder / OUTCOME, status, folder / LOG)
@@ -102,53 +102,42 @@ def _start(run: RunDirectory, config: RunConfig, folder: Path, variables: Mappin
         )
 
 
-def _wait(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
+def _wait(process: subprocess.Popen[bytes], should_stop: Callable[[], bool], scratch: Path) -> int:
     """Exit status. A stop request becomes one SIGTERM; nothing of the process is left afterwards, whatever happens."""
-    family = Family(process.pid)
     asked = False
     try:
         while process.poll() is None:
-            family.look()
             if should_stop() and not asked:
                 asked = True
                 process.send_signal(signal.SIGTERM)
             time.sleep(POLL_SECONDS)
         return process.returncode
     finally:
-        family.end(process)
+        end_family(process, scratch)
 
 
-class Family:
-    """A process and what descends from it, known by id and time of birth: ids are used again."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._known: dict[tuple[int, float], psutil.Process] = {}
-        self._looked = 0.0
-
-    def look(self, force: bool = False) -> None:
-        """Note which descendants there are now; children of a dead process are no longer found."""
-        if not force and time.monotonic() - self._looked < LOOK_SECONDS:
-            return
-        self._looked = time.monotonic()
+def family(scratch: Path) -> list[psutil.Process]:
+    """Every process that was started, by whomever, with this scratch folder in its environment."""
+    found = []
+    for process in psutil.process_iter():
         try:
-            for child in psutil.Process(self.pid).children(recursive=True):
-                self._known.setdefault((child.pid, child.create_time()), child)
+            if process.pid != os.getpid() and process.environ().get(SCRATCH) == str(scratch):
+                found.append(process)
         except psutil.Error:
-            return  # it has just ended
+            continue  # it has just ended, or is another user's
+    return found
 
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End all of them."""
-        self.look(force=True)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        left = [child for child in self._known.values() if child.is_running()]
-        _, left = psutil.wait_procs(left, timeout=GRACE_SECONDS)
-        for child in left:
-            _log.info("ending process %d, which verl left behind", child.pid)
-            try:
-                child.kill()
-            except psutil.Error:
-                continue
-        psutil.wait_procs(left, timeout=GRACE_SECONDS)
+
+def end_family(process: subprocess.Popen[bytes], scratch: Path) -> None:
+    """End a process and all that comes from it, also what hangs in sessions of its own by now."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    _, left = psutil.wait_procs(family(scratch), timeout=GRACE_SECONDS)  # Ray's follow by themselves, mostly
+    for one in {*left, *family(scratch)}:
+        _log.info("ending process %d, which verl left behind", one.pid)
+        try:
+            one.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(left, timeout=GRACE_SECONDS)
