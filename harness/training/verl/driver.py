@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,11 @@ def _conduct(run: RunDirectory, config: RunConfig, stop: StopRequest) -> None:
 
     from harness.training.verl.trainer import HarnessTrainer
 
-    tq.init(given.transfer_queue)
     trainer = HarnessTrainer(given, lambda trainer: _session(run, config, trainer, stop))
-    trainer.init()
+    with ThreadPoolExecutor(1) as side:
+        queue = side.submit(tq.init, given.transfer_queue)  # its processes start while the workers do
+        trainer.init()
+        queue.result()
     manager = AgentLoopManagerTQ.create(
         config=given, llm_client=trainer.get_llm_client(), teacher_client=None, reward_loop_worker_handles=None
     )

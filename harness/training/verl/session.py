@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,13 +131,16 @@ class VerlSession(Session):
         path, state, rejected = store.newest(self.run.checkpoints_dir)
         for bad in rejected:
             self._rejected(bad.path.name, bad.reason)
+        step = int(state["step"]) if path is not None else 0
+        if step < self.planned:  # what was exported of lost weights is made anew with them
+            shutil.rmtree(self.run.path / store.EXPORT, ignore_errors=True)
         if path is None:
             return 0, {}
         self.services.restore(path, _moves(trainer.teacher))
         trainer.load_state(state)
-        self.services.global_steps = int(state["step"])
-        self._resumed(path.name, int(state["step"]))
-        return int(state["step"]), state
+        self.services.global_steps = step
+        self._resumed(path.name, step)
+        return step, state
 
     def _write(self, trainer: Trainer, step: int, state: Mapping[str, Any]) -> None:
         def shards(folder: Path) -> None:
