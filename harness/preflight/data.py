@@ -34,7 +34,8 @@ def _of_environment(scope: Scope, cell: Cell, names: list[str]) -> Iterator[Find
     contents: dict[str, list[Any]] = {}
     for name in names:
         try:
-            contents[name] = [repr(env), name, registry.panel_identity(env, name), registry.env_spec(env.name).metadata]
+            versions = {k: v for k, v in registry.env_spec(env.name).metadata.items() if isinstance(v, (str, int))}
+            contents[name] = [repr(env), name, registry.panel_identity(env, name), versions]
             found = scope.cache.get("panel", contents[name])
             if found is None:
                 scope.say(f"tasks: {env.name} {name}")

@@ -26,7 +26,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from harness import backbones
-from harness.config import BackboneConfig, LauncherConfig, RunConfig, TrackingConfig
+from harness.config import BackboneConfig, LauncherConfig, RunConfig, TrackingConfig, VerlConfig
 from harness.preflight.findings import OK, PROBLEM, WARNING, Finding, ProbeCache, Scope
 from harness.provenance import package_versions
 from harness.redaction import redact
@@ -161,8 +161,10 @@ def shrink(config: RunConfig) -> RunConfig:
         evaluation=replace(config.evaluation, repeats=1, validate_every=0),
         tracking=TrackingConfig(enabled=False),
         launcher=LauncherConfig(),
+        verl=VerlConfig(),
         engine="local",
         fraction=1.0,
+        seed=0,  # whichever seeds are missing: it is the same look
     )
 
 
