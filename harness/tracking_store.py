@@ -52,6 +52,8 @@ class Store:
         elif uri.startswith(DATABASES):
             _must_answer(uri)
         self.uri, self.experiment = uri, experiment
+        self._locked = path is not None  # nobody else writes meanwhile
+        self._new: set[str] = set()  # runs made here: nothing can be in them already
         self.client = MlflowClient(tracking_uri=uri)
         # Without a location of its own a database store would put artifacts below the current directory.
         remote = uri.startswith(("http://", "https://", "databricks"))
@@ -168,12 +170,16 @@ class Store:
             run_name=f"{config.method.label} {config.env.name} {config.backbone.name} seed {config.seed}",
             tags={TAG_FINGERPRINT: run.fingerprint, "harness.sweep": self.experiment, **names},
         )
-        return self._only(f"tags.`{TAG_FINGERPRINT}` = '{run.fingerprint}'") or str(created.info.run_id)
+        made = str(created.info.run_id)
+        kept = made if self._locked else self._only(f"tags.`{TAG_FINGERPRINT}` = '{run.fingerprint}'") or made
+        if kept == made:
+            self._new.add(made)
+        return kept
 
     # ------------------------------------------------------------------------------------------------ its parts
     def _send_params(self, run: RunDirectory, mark: Mark) -> None:
         """The fields that make the run what it is. They never change; a store that disagrees is an error."""
-        there = self.client.get_run(mark.run_id).data.params
+        there = {} if mark.run_id in self._new else self.client.get_run(mark.run_id).data.params
         params: dict[str, str] = {}
         for key, value in identity(run.load_config()).items():
             text = str(value)
@@ -242,9 +248,10 @@ class Store:
 
     def _child(self, run: RunDirectory, parent: str, content: Mapping[str, Any], number: str) -> str:
         condition = f"tags.`{TAG_ATTEMPT_OF}` = '{run.fingerprint}' and tags.`harness.attempt` = '{number}'"
-        found = self._only(f"{condition} and tags.`mlflow.parentRunId` = '{parent}'")
-        if found is not None:
-            return found
+        if parent not in self._new:
+            found = self._only(f"{condition} and tags.`mlflow.parentRunId` = '{parent}'")
+            if found is not None:
+                return found
         created = self.client.create_run(
             self.experiment_id,
             start_time=_milliseconds(float(content["start"])),
