@@ -10,7 +10,7 @@ from harness.configs import lost, shadowed
 from harness.schema import keys, value
 
 _USAGE = """\
-usage: python -m harness [sweep=NAME] [KEY=VALUE ...] [do=run|plan|status|tables]
+usage: python -m harness [sweep=NAME] [KEY=VALUE ...] [do=run|plan|status|tables|...]
 
 Trains and evaluates agents, and makes tables of the results. The same command again is always safe: it does only what
 is missing, and two at the same time run each cell once.
@@ -20,6 +20,7 @@ examples
   python -m harness sweep=main_table do=plan        the cells, their states and costs; starts nothing
   python -m harness sweep=main_table do=status      how far each cell is
   python -m harness sweep=main_table do=preflight   what would go wrong; a step of each method, starts no run
+  python -m harness sweep=main_table launcher=slurm do=plan     job scripts and GPU hours; without do=plan: submit, return
   python -m harness sweep=main_table method=grpo seed=1     only these cells of the sweep
   python -m harness sweep=main_table sweep.axes.seed=[0,1,2,3,4]     the sweep, with more seeds
   python -m harness sweep=quick out=/tmp/try        one short cell per method, in a folder of its own
@@ -33,7 +34,9 @@ examples
 _KEYS = """\
 keys
   do                    run: run what is missing, print the table | plan: show it, start nothing | preflight: what
-                        would go wrong | status | sync: copy records to the tracker (wait=true: go on) | tables
+                        would go wrong | status | sync: copy records to the tracker (wait=true: go on) | tables |
+                        retry: as run, failed cells once more | watch: look on | cancel: end jobs of launcher=slurm
+  wait                  launcher=slurm: true stays until every cell has an outcome, and submits lost ones again
   fraction, seed        share of the training tasks in (0, 1]; of training and evaluation. Several values: seed=0,1,2
   protocol              {protocols}: settings of papers or of their authors' scripts, see sweeps/protocol
   method.knobs.NAME     settings of one method's own, env.knobs.NAME of one environment's; see their files
@@ -50,7 +53,8 @@ flags
   -sc install=bash      shell completion for the command `harness`:  eval "$(harness -sc install=bash)"
 
 exit status
-  0 all cells complete   2 bad configuration, nothing started   3 cells failed or are missing   130 interrupted
+  0 all cells complete (launcher=slurm: or their jobs under way)   2 bad configuration, nothing started
+  3 cells failed or are missing   130 interrupted
 """
 
 _WRAP = textwrap.TextWrapper(
