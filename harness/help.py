@@ -20,7 +20,7 @@ examples
   python -m harness sweep=main_table do=plan        the cells, their states and costs; starts nothing
   python -m harness sweep=main_table do=status      how far each cell is
   python -m harness sweep=main_table do=preflight   what would go wrong; a step of each method, starts no run
-  python -m harness sweep=main_table launcher=slurm do=plan     job scripts and GPU hours; without do=plan: submit, return
+  python -m harness sweep=main_table launcher=slurm     submit and return; do=plan first: job scripts and GPU hours
   python -m harness sweep=main_table method=grpo seed=1     only these cells of the sweep
   python -m harness sweep=main_table sweep.axes.seed=[0,1,2,3,4]     the sweep, with more seeds
   python -m harness sweep=quick out=/tmp/try        one short cell per method, in a folder of its own
