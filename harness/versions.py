@@ -29,6 +29,10 @@ def versions(config: RunConfig) -> dict[str, int | str | None]:
         "env.play": env.get("play_version"),
         "env.prompts": env.get("prompts_version"),
     }
+    if config.engine == "verl":
+        from harness.training.verl import VERL_VERSION
+
+        found["engine.verl"] = VERL_VERSION
     further = env.get("knob_versions")  # of code that only some values of knobs bring in
     if further is not None:
         found.update(further(config.env))

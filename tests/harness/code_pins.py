@@ -52,9 +52,16 @@ PINNED = (
         "harness.training:ENGINE_VERSION",
         (
             *_in("harness/training", "batch chat forward generation loop losses network rollout scoring streams"),
-            *_in("harness/training", "packing teachers truncation update"),
+            *_in("harness/training", "episode packing teachers truncation update"),
             *_in("harness", "run evaluation"),
             *_in("envs", "panels pool"),
+        ),
+    ),
+    Pinned(
+        "harness.training.verl:VERL_VERSION",
+        (
+            *_in("harness/training/verl", "agent_loop cpu_server loss parts requests rows session"),
+            *_in("harness/training/verl", "settings sizes trainer worker"),
         ),
     ),
     Pinned("harness.backbones:WARMSTART_VERSION", _in("harness/backbones", "warmstart tokenizer")),
