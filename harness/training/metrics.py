@@ -1,4 +1,5 @@
-"""Metrics of a training step (CPU seconds are of this process; environments in worker processes do not count).
+"""Metrics of a training step (CPU seconds are of this process; environments in worker processes do not count; with
+engine=verl all seconds are wall seconds).
 
 train/success, return, length    means over trajectories; return is R(tau) before penalties
 train/invalid                    share of environment steps that count as invalid (training.penalise)
@@ -7,6 +8,7 @@ train/context_full, excluded     share of episodes cut by the context, and left 
 train/entropy, kl, clip_fraction, loss, grad_norm     see harness.training.update.UpdateStats
 train/kl_reference               only with training.kl_coef > 0
 train/response_tokens, rows      per step
+train/sampler_gap, sampler_gap_max  engine=verl: |log-prob of training workers - that of samplers|, mean, largest
 tokens/rollout, teacher, update, reference   tokens forwarded, without padding
 tokens/teacher_unscored          response tokens beyond the last position of the teacher's backbone
 rollout/retried                  episodes played again
