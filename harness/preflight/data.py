@@ -43,6 +43,7 @@ def _of_environment(scope: Scope, cell: Cell, names: list[str]) -> Iterator[Find
                 found = {"tasks": len(panel.tasks), "hash": panel.hash, "data": panel.data_version}
                 scope.cache.put("panel", contents[name], found)
         except _FAILURES as error:
+            contents.pop(name, None)
             fix = "see docs/environments.md for where the data come from; env.data=null plays generated tasks"
             said = f"panel {name} of {env.name} cannot be loaded: {type(error).__name__}: {error}"
             yield scope.finding(PROBLEM, cell, "env.data", env.data, said, fix)
