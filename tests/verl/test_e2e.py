@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +231,16 @@ def test_retire_opd_with_a_frozen_teacher(root, backbone, tmp_path):
     assert abs(first["method/shift"]) > 0.01  # the teacher is another network
     state: dict[str, Any] = json.loads((run.checkpoints_dir / "step_000002" / STATE).read_text())
     assert state["method"], "the checkpoint keeps what the method knows of windows"
+
+
+# -------------------------------------------------------------------------------------------------------- the command
+def test_the_quick_sweep_makes_records_and_a_table_with_this_engine(tmp_path):
+    arguments = ["sweep=quick", "engine=verl", "backbone=tiny", "method=vanilla", "tracking=none"]
+    command = [sys.executable, "-m", "harness", *arguments, f"runtime.out={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    assert "Vanilla seed 0: complete" in done.stdout + done.stderr, done.stdout[-2000:] + done.stderr[-2000:]
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = RunDirectory(folder)
+    assert run.state().state == COMPLETE and run.load_config().engine == "verl"
+    table = (tmp_path / "results" / "quick+engine-verl" / "main_table.csv").read_text()
+    assert "Vanilla" in table
