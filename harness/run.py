@@ -43,9 +43,9 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     """
     config = run.load_config()
     if config.engine == "verl":
-        from harness.training.verl import engine
+        from harness.training.verl.engine import execute as execute_verl
 
-        return engine.execute(run, should_stop)
+        return execute_verl(run, should_stop)
     if config.engine == "vllm":
         from harness.training import vllm_engine
 
