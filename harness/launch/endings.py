@@ -56,17 +56,19 @@ def settle(run: RunDirectory, held: Held, lacks: bool) -> Ending:
         return Ending(FAILED, state.error or "", again=state.failure_class in HELPED_BY_A_RETRY)
     failure = failure_of(job)
     if state.state == INTERRUPTED and outcome == INTERRUPTED:
-        return _stopped(state, job, failure)
+        return _stopped(run, state, job, failure)
     if not own and (ending := _left(state, job)) is not None:
         return ending
     return _unrecorded(run, held, failure, began=own, lacks=lacks)
 
 
-def _stopped(state: RunState, job: JobState, failure: Failure) -> Ending:
+def _stopped(run: RunDirectory, state: RunState, job: JobState, failure: Failure) -> Ending:
     """The run stopped at a step boundary, and the job did not come back."""
     note = state.error or ""
-    if job.word == "CANCELLED" or BUDGET_USED in note:
-        return Ending(INTERRUPTED, note if BUDGET_USED in note else failure.words)
+    if BUDGET_USED in note:
+        return Ending(INTERRUPTED, note)
+    if job.word == "CANCELLED":  # the run itself only knows that it was sent SIGTERM
+        return _record(run, INTERRUPTED, f"{failure.words}; it {note}" if note else failure.words)
     return Ending(INTERRUPTED, note, again=failure.retry or NOT_BACK in note)
 
 

@@ -544,6 +544,9 @@ def test_a_stopped_run_goes_on_unless_somebody_wanted_it_to_stop(
         cluster.hook("sacct", f"echo '100|{word}|0:0'; exit 0")
     report = end(cluster, dispatcher, tasks, None if word == "PREEMPTED" else word, exit_code="4:0", first=first)
     assert status(report) == [then]
+    if word == "CANCELLED":  # the run only knew that it was sent a signal
+        recorded = tasks[0].run.state().error or ""
+        assert recorded.startswith("job 100 ended as CANCELLED") and recorded.endswith(f"; it {error}")
     if then == "interrupted":
         assert not report.open and status(dispatcher(tasks).step()) == ["submitted"]
 
