@@ -105,6 +105,8 @@ def _listen(process: subprocess.Popen[str], target: Target, say: Callable[[str],
 # ----------------------------------------------------------------------------------------------- the process's own side
 def main() -> int:
     order = json.loads(sys.stdin.readline())
+    reports = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints is no report
     os.nice(10)  # after the runs
     closed = threading.Event()
 
@@ -115,7 +117,7 @@ def main() -> int:
 
     threading.Thread(target=watch, name="stdin", daemon=True).start()
     while True:
-        print(json.dumps(_round(order, closed.is_set)), flush=True)
+        print(json.dumps(_round(order, closed.is_set)), file=reports)
         if closed.wait(float(order["interval"])):
             return 0
 

@@ -97,7 +97,9 @@ def server(place: Path) -> Iterator[Child]:
 @installed
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_64_runs_that_finish_together_lose_nothing_and_twice_is_once(server: Child, tmp_path: Path) -> None:
+def test_64_runs_that_finish_together_lose_nothing_and_twice_is_once(
+    server: Child, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     runs: list[RunDirectory] = []
     threads = [
         threading.Thread(target=lambda seed=seed: runs.append(finished(tmp_path / "runs", seed))) for seed in range(64)
@@ -111,8 +113,10 @@ def test_64_runs_that_finish_together_lose_nothing_and_twice_is_once(server: Chi
     assert [run.data.tags["seed"] for run in there] == [str(seed) for seed in range(64)]
     assert {run.info.status for run in live_runs(server.uri)} == {"FINISHED"}
     assert len(live_runs(server.uri)) == 128  # each with one attempt
-    for run in there:
+    assert {run.data.metrics["train/success"] for run in there} == {0.3}  # the last point of three
+    for run in there[:8]:
         assert [step for step, _, _ in points(server.uri, run, "train/success")] == [1, 2, 3]
+    assert capfd.readouterr().out == ""  # MLflow says where runs can be seen, on standard output
     before = content(server.uri)
     assert not needs_sync(runs, server.uri, SWEEP)
     for run in runs[:8]:
