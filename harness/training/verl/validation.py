@@ -16,14 +16,15 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.files import atomic_write_json
 
 CHECKS_VERSION = 3  # of what is checked below; raised when that changes
 TIMEOUT_SECONDS = 600
 SOUND = ""
-# Sections that verl turns into dataclasses; `model` is left out because that reads the model's files, and `reward` because
-# verl never does it with the whole of it (nor could it).
+# Sections that verl turns into dataclasses; `model` is left out because that reads the model's files, and `reward`
+# because verl never does it with the whole of it (nor could it).
 SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm")
 REFERENCE = "actor_rollout_ref.ref"
 # verl's worker gives these of `ref` the names that they have in `actor` before it makes a dataclass of them.
@@ -115,7 +116,7 @@ def _objection(text: str) -> str:
         validate_config(config=node, use_reference_policy=reference, use_critic=critic)
         for section in SECTIONS:
             omega_conf_to_dataclass(OmegaConf.select(node, section))
-        given = OmegaConf.to_container(OmegaConf.select(node, REFERENCE), resolve=True)
+        given: Any = OmegaConf.to_container(OmegaConf.select(node, REFERENCE), resolve=True)
         omega_conf_to_dataclass(OmegaConf.create({RENAMED.get(str(key), key): given[key] for key in given}))
     except Exception as error:  # whatever verl raises is its objection
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
