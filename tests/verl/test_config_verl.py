@@ -28,7 +28,7 @@ from harness.training.verl.sizes import least_ray_cpus, problems, sizes_of
 from harness.training.verl.validation import SOUND, ValidationError, validate
 
 RUN = Path("runs", "0123456789abcdef")
-PAPER = ("scale=paper", "launcher.workers=1")
+PAPER = ("scale=paper", "launcher=local", "launcher.workers=1")
 
 
 @pytest.fixture(scope="module")
@@ -377,7 +377,7 @@ def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
         "from harness.training.verl import planning\n"
         "planning.validate = lambda texts, version, cache: dict.fromkeys(texts, '')\n"
         "from harness.cli import main\n"
-        f"status = main(['method=grpo', 'env=alfworld', 'scale=paper', 'launcher.workers=1', 'do=plan', "
+        f"status = main(['method=grpo', 'env=alfworld', 'scale=paper', 'launcher=local', 'launcher.workers=1', 'do=plan', "
         f"'runtime.out={tmp_path}'])\n"
         "print(json.dumps([status, [m for m in ('torch', 'verl', 'ray', 'vllm', 'transformers') if m in sys.modules]]))"
     )
