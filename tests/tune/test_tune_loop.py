@@ -124,7 +124,7 @@ def test_plan_and_status_only_read(
     code, study = do(asking, tmp_path, what="plan")
     told = capsys.readouterr().out
     assert code == 0 and "method.coef: 0.01 to 1, log" in told and "4 trials: 4 to begin" in told
-    assert "on the panel validation alone" in told and "at most 0.10 hours" in told
+    assert "on the panel validation alone" in told and "expected CPU time: at most 0." in told
     assert do(asking, tmp_path, what="status")[0] == 3
     assert not study.journal.exists() and not (tmp_path / "runs").exists()
     do(asking, tmp_path, "sweep.tune.trials=2")
