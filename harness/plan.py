@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,17 @@ class Plan:
         return f"{self.sweep.title} ({', '.join(changes)})" if changes else self.sweep.title
 
     def cell(self, fingerprint: str) -> Cell:
-        return next(cell for cell in self.cells if cell.fingerprint == fingerprint)
+        return self._by_name[fingerprint]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Cell]:
+        return {cell.fingerprint: cell for cell in self.cells}
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """Axes of which the cells have several values, of env, backbone and fraction."""
+        axes = ("env", "backbone", "fraction")
+        return frozenset(name for name in axes if len({getattr(cell.point, name) for cell in self.cells}) > 1)
 
 
 def build_plan(composer: Composer, command: CommandLine) -> Plan:

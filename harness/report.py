@@ -16,9 +16,7 @@ _PLACE = ("row", "env", "backbone", "fraction", "seed", "run")
 
 def cell_label(plan: Plan, cell: Cell) -> str:
     """How progress and errors call a cell: its row, and whatever else varies within the plan."""
-    several = {
-        name for name in ("env", "backbone", "fraction") if len({getattr(c.point, name) for c in plan.cells}) > 1
-    }
+    several = plan.varying
     parts = [plan.labels[cell.row.id], *(["(teacher)"] if cell.stage else [])]
     parts += [str(getattr(cell.point, name)) for name in ("env", "backbone") if name in several]
     parts += [f"fraction {cell.point.fraction:g}"] if "fraction" in several else []

@@ -139,8 +139,9 @@ def disk(scope: Scope) -> Iterator[Finding]:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    unknown = sorted({cell.config.backbone.name for cell in scope.todo if run_bytes(cell.config) is None})
-    wanted = sum(run_bytes(cell.config) or _RECORDS_BYTES for cell in scope.todo)
+    sizes = _sizes(scope)
+    unknown = sorted({cell.config.backbone.name for cell, size in zip(scope.todo, sizes, strict=True) if size is None})
+    wanted = sum(size or _RECORDS_BYTES for size in sizes)
     kept = scope.plan.command.runtime.min_free_gb * 1e9
     said = f"{len(scope.todo)} runs leave about {wanted / 1e9:.2f} GB, {free / 1e9:.1f} GB are free in {place}"
     if unknown:
@@ -154,6 +155,20 @@ def disk(scope: Scope) -> Iterator[Finding]:
         yield scope.finding(WARNING, None, key, value, said, fix)
     else:
         yield scope.finding(OK, None, key, value, said)
+
+
+def _sizes(scope: Scope) -> list[float | None]:
+    """`run_bytes` of each missing run, looked up once for those that differ in nothing it depends on."""
+    known: dict[str, float | None] = {}
+    for cell in scope.todo:
+        if (key := _size_key(cell.config)) not in known:
+            known[key] = run_bytes(cell.config)
+    return [known[_size_key(cell.config)] for cell in scope.todo]
+
+
+def _size_key(config: RunConfig) -> str:
+    kept = config.verl.keep_checkpoints
+    return repr((config.backbone, config.env, config.engine, config.method.teacher.weights, planned_steps(config), kept))
 
 
 def run_bytes(config: RunConfig) -> float | None:
