@@ -377,8 +377,7 @@ def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
         "from harness.training.verl import planning\n"
         "planning.validate = lambda texts, version, cache: dict.fromkeys(texts, '')\n"
         "from harness.cli import main\n"
-        f"status = main(['method=grpo', 'env=alfworld', 'scale=paper', 'launcher=local', 'launcher.workers=1', 'do=plan', "
-        f"'runtime.out={tmp_path}'])\n"
+        f"status = main(['method=grpo', 'env=alfworld', 'scale=paper', 'do=plan', 'runtime.out={tmp_path}'])\n"
         "print(json.dumps([status, [m for m in ('torch', 'verl', 'ray', 'vllm', 'transformers') if m in sys.modules]]))"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
