@@ -36,7 +36,8 @@ def write_extras(
     if families is None:
         families = (figures.ALL,) if runs <= LARGE else ()
         lines += [] if families else [f"no figures: they take minutes for {runs:,} runs; figures=all draws them"]
-    drawn = figures.write(out, sweep, figures.ALL if figures.ALL in families else families) if families else None
+    which = figures.ALL if figures.ALL in families else families
+    drawn = figures.write(out, sweep, which, made[0]) if families else None
     lines += [] if drawn is None else figure_lines(drawn)
     if report:
         path = write_report(out, sweep, *made, drawn)

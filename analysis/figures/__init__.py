@@ -15,6 +15,7 @@ from harness.errors import ConfigError, Problem, suggest
 
 if TYPE_CHECKING:
     from analysis.figures.sources import Sources
+    from analysis.tableset import Tables
 
 # Family -> what it shows; the order is that of a report.
 FAMILIES = {
@@ -34,10 +35,10 @@ INDEX = "index.json"
 Result = tuple[str, tuple[Path, ...] | str]  # name of a figure or family, and its files or why there is none
 
 
-def write(out: Path, sweep: str, which: Sequence[str] | str = ALL) -> list[Result]:
+def write(out: Path, sweep: str, which: Sequence[str] | str = ALL, tables: Tables | None = None) -> list[Result]:
     """Draw families of figures into <out>/results/<sweep>/figures/.
 
-    which: names of FAMILIES, or "all"
+    which: names of FAMILIES, or "all". tables: of this sweep, if they were made already
     Returns every figure with its files, and every figure or family that was not drawn with the reason. Figures that an
     earlier call made and this one no longer has reason to draw are removed: they would show other records.
     Raises ConfigError for an unknown family or if there is no usable plan, and harness.files.RecordError if a file
@@ -54,7 +55,7 @@ def write(out: Path, sweep: str, which: Sequence[str] | str = ALL) -> list[Resul
     from analysis.figures.sources import Sources
     from analysis.figures.style import drawing
 
-    sources = Sources.read(out, sweep)
+    sources = Sources.read(out, sweep, tables)
     folder = out / "results" / sweep / "figures"
     results: list[Result] = []
     index = _read_index(folder)

@@ -64,11 +64,14 @@ class Sources:
     run_dirs: tuple[Path, ...]
 
     @classmethod
-    def read(cls, out: Path, sweep: str) -> Sources:
-        """Raises ConfigError if there is no usable plan."""
-        records = collect(out, sweep)
+    def read(cls, out: Path, sweep: str, tables: Tables | None = None) -> Sources:
+        """tables: of this sweep, if they were made already: records are then not read again.
+
+        Raises ConfigError if there is no usable plan.
+        """
+        tables = tables or make_tables(collect(out, sweep))
         folders = tuple(out / cell["run_dir"] for cell in load_plan(out, sweep)["cells"])
-        return cls(make_tables(records), Measurements.of(records), folders)
+        return cls(tables, Measurements.of(tables.records), folders)
 
     @property
     def records(self) -> Records:

@@ -139,3 +139,24 @@ def test_drawing_imports_no_model_library(sweep: Sweep) -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(figures.__file__).parents[2])
+
+
+def test_records_are_not_read_again_for_figures_beside_tables(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from analysis import outputs
+    from analysis.figures import sources
+    from analysis.tables import write_main_table
+
+    alone = {
+        path: path.read_bytes()
+        for made in drawn(figures.write(sweep.out, sweep.name, "overall")).values()
+        for path in made
+    }
+    written = write_main_table(sweep.out, sweep.name)
+
+    def never(out: Path, name: str) -> None:
+        raise AssertionError("the tables had collected them")
+
+    monkeypatch.setattr(sources, "collect", never)
+    monkeypatch.setattr(outputs, "collect", never)
+    lines = outputs.write_extras(sweep.out, sweep.name, ["overall"], False, (written["tables"], written["page"]))
+    assert "overall" in lines[0] and alone == {path: path.read_bytes() for path in alone}
