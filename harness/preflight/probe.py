@@ -80,7 +80,7 @@ def _files() -> dict[str, str]:
     found: dict[str, str] = {}
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
-        if name and name.endswith(".py"):
+        if name and name.endswith(".py") and Path(name).is_absolute() and Path(name).is_file():  # torch.ops is no file
             path = os.path.realpath(name)
             ours = module.__name__.partition(".")[0] in _OWN  # a wheel lies among the installed packages
             if ours or not path.startswith(installed):
