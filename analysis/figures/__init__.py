@@ -22,7 +22,7 @@ FAMILIES = {
     "overall": "success of every row on every panel, with interval and seeds",
     "training_curves": "success, episode length and invalid actions while training, by steps and by CPU time",
     "sample_efficiency": "success against the fraction of the training tasks",
-    "seen_unseen": "one checkpoint on seen and unseen tasks, paired per seed",
+    "seen_unseen": "one checkpoint on seen tasks and on unseen ones or held-out types, paired per seed",
     "ablation": "every row minus its base row, paired",
     "critical_steps": "steps per trajectory that got a skill of their own",
     "advantages": "magnitude of the outcome's and the skill's part of the advantage",

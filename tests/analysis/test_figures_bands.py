@@ -123,7 +123,7 @@ def test_gaps_are_paired_by_seed(sweep: Any) -> None:
     sources = Sources.read(sweep.out, sweep.name)
     line = next(i for i, line in enumerate(sources.records.lines) if line.row == "grpo")
     (gap,) = seen_unseen.gaps(sources, line)
-    assert (gap.seen - gap.unseen).tolist() == pytest.approx([0.1, 0.2, 0.4])
+    assert (gap.seen - gap.other).tolist() == pytest.approx([0.1, 0.2, 0.4])
     assert gap.interval.value == pytest.approx(0.7 / 3) and gap.interval.kind == stats.T_OVER_SEEDS
 
 

@@ -132,6 +132,13 @@ def test_seen_and_unseen_say_why_a_row_has_no_gap(sweep: Any) -> None:
     assert "nothing is paired by task" in said and "Arrows" in said  # two seeds: 12.7 standard errors
 
 
+def test_held_out_types_get_a_figure_of_their_own(make_sweep: Any) -> None:
+    made = draw(make_sweep(panels=("seen", "unseen", "held_out")), "seen_unseen")
+    assert set(made) == {"seen_unseen-alfworld", "seen_held_out-alfworld"}
+    said = words(made["seen_held_out-alfworld"])
+    assert "seen − held_out, points" in said and "held_out tasks" in said and "unseen" not in said
+
+
 def test_one_panel_has_no_gap(make_sweep: Any) -> None:
     (drawn,) = draw(make_sweep(panels=("seen",)), "seen_unseen").values()
     assert drawn.figure is None and "both seen and unseen" in drawn.reason
