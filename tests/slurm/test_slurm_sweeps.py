@@ -18,11 +18,11 @@ from lab_config import HIGH, LOW, SMALL_ACCOUNT, SMALL_LIMIT
 from slurm_cluster import Cluster, laboratory, wait_until
 from story import SLURM, Story
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(2400)]
 
 NODES = 10
 AT_ONCE = 6  # scenarios; most of them sleep most of the time
-PATIENCE = 1400.0
+PATIENCE = 2300.0
 SHIM = """#!/bin/sh
 {sbatch} "$@"
 kill -KILL $PPID
@@ -167,9 +167,9 @@ def quick_as_jobs_is_quick_on_this_machine(cluster: Cluster, out: Path) -> None:
     jobs, here = Story(out / "jobs", cluster, real=True), Story(out / "here", cluster, real=True)
     local = here.start("sweep=quick", "workers=1")
     options = ("launcher.parallel=4", "++launcher.sbatch.gres=gpu:1", FOUR)
-    first = jobs.end(jobs.sweep(*options, name="quick"), 1300)
+    first = jobs.end(jobs.sweep(*options, name="quick"), 2200)
     assert first.status == 0, first.text
-    second = here.end(local, 1300)
+    second = here.end(local, 2200)
     assert second.status == 0, second.text
     assert jobs.table("quick") == here.table("quick")
     used = set(cluster.client("sacct", "-n", "-X", "-P", "-o", "NodeList", "--name", "quick").split())
