@@ -86,7 +86,8 @@ def gaps(sources: Sources, line: int, other: str = UNSEEN) -> Iterator[Gap]:
         ]
         seeds = [s for s in sorted(values[0]) if s in values[1] and np.isfinite([values[0][s], values[1][s]]).all()]
         why = "" if seeds else "no seed with both"
-        yield Gap(line, skills, *(np.array([by_seed[s] for s in seeds]) for by_seed in values), why)
+        ours, others = (np.array([by_seed[s] for s in seeds]) for by_seed in values)
+        yield Gap(line, skills, ours, others, why)
 
 
 def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], rows: Sequence[Gap], other: str) -> Drawn:
