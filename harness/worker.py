@@ -202,6 +202,8 @@ def _execute(
     except Exception as failure:
         _log.exception("the run failed")
         text = "".join(traceback.format_exception_only(failure)).strip()
+        if stop():  # whoever sends signals sends them to what the run has started, too: no verdict on the run
+            return INTERRUPTED, redact(f"stopped by {stop.reason}, and not at a step boundary: {text}"), None
         return FAILED, redact(text), classify(failure)
     state = run.stored_state()
     if state.state == FAILED:  # it judged itself

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +68,24 @@ class Place:
         )
 
 
+class JobStop(StopRequest):
+    """A stop request that hears SIGUSR2 in a thread of its own, with the signal blocked everywhere else.
+
+    Slurm may send it to every process of a job. What the run starts (environments, a model server) inherits the block
+    and lives until the step boundary; with a handler in its place it would inherit the default, which is to die.
+    """
+
+    def install(self) -> None:
+        super().install()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        threading.Thread(target=self._listen, name="warnings", daemon=True).start()
+
+    def _listen(self) -> None:
+        signal.sigwait({signal.SIGUSR2})
+        self.received.setdefault("SIGUSR2", time.time())
+        self.ask("SIGUSR2")
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """Callable that sees one run through on a node; the only thing that is pickled. Everything else is in the run
@@ -82,7 +102,7 @@ class Job:
 
     def __call__(self) -> None:
         """Returns if the run is complete; leaves with the worker's exit status otherwise (see harness.worker)."""
-        stop = StopRequest()
+        stop = JobStop()
         stop.install()  # in place of Submitit's own handlers, which do not know of step boundaries
         place = Place.here()
         run = RunDirectory(Path(self.run_dir))

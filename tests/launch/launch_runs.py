@@ -84,6 +84,26 @@ def until_asked(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     raise Interrupted
 
 
+def until_asked_with_a_child(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
+    """Something that the run started, as a pool of environments is."""
+    import subprocess
+
+    with subprocess.Popen(["sleep", "600"]) as child:
+        (run.path / "child").write_text(str(child.pid))
+        try:
+            until_asked(run, should_stop)
+        finally:
+            note(run, "outlived" if child.poll() is None else f"killed:{child.returncode}")
+            child.kill()
+
+
+def dies_with_its_child(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
+    try:
+        until_asked(run, should_stop)
+    except Interrupted as reason:
+        raise RuntimeError("a process of the pool is gone") from reason
+
+
 def raises(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     raise ValueError("no such thing")
 

@@ -16,15 +16,15 @@ from launch_runs import completes, fails, journal, make_run
 
 from harness import attempts
 from harness.config import LauncherConfig
-from harness.launch.job import Job, Place, wants_to_return
+from harness.launch.job import Place, wants_to_return
 from harness.record import RunDirectory
-from harness.worker import EXIT_COMPLETE, EXIT_FAILED, EXIT_HELD, EXIT_INTERRUPTED, STOP_SIGNALS, StopRequest
+from harness.worker import EXIT_COMPLETE, EXIT_FAILED, EXIT_HELD, EXIT_INTERRUPTED, StopRequest
 
 HERE = str(Path(__file__).resolve().parent)
 WORK = """
 import sys
 from harness.launch.job import Job
-Job(sys.argv[1], f"launch_runs:{sys.argv[2]}", int(sys.argv[3]) if sys.argv[3:] else None)()
+Job(sys.argv[1], sys.argv[2], int(sys.argv[3]) if sys.argv[3:] else None)()
 """
 
 
@@ -49,7 +49,8 @@ def start(run: RunDirectory, cluster: FakeCluster) -> Iterator[Start]:
     def make(entry: str, *arguments: str, job: str = "100_2", **place: object) -> subprocess.Popen[str]:
         environment = {**os.environ, **variables(job, **place), "PYTHONPATH": HERE}  # type: ignore[arg-type]
         environment["PATH"] = f"{cluster.folder / 'bin'}:/usr/bin:/bin"
-        command = [sys.executable, "-c", WORK, str(run.path), entry, *arguments]
+        name = entry if ":" in entry else f"launch_runs:{entry}"
+        command = [sys.executable, "-c", WORK, str(run.path), name, *arguments]
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -130,6 +131,25 @@ def test_a_warned_job_stops_at_a_boundary_goes_back_and_goes_on(
     assert [a.content["outcome"] for a in attempts.all_attempts(run.path)] == ["interrupted", "complete"]
 
 
+def test_what_a_run_has_started_outlives_the_warning(run: RunDirectory, start: Start, cluster: FakeCluster) -> None:
+    process = start("until_asked_with_a_child")
+    wait_for(lambda: "started" in journal(run))
+    os.kill(int((run.path / "child").read_text()), signal.SIGUSR2)  # Slurm may send it to every process of a job
+    time.sleep(0.2)
+    assert stopped(run, process, signal.SIGUSR2)[0] == EXIT_INTERRUPTED
+    assert journal(run) == ["started", "stopped", "outlived"] and requeued(cluster) == ["100_2"]
+
+
+def test_what_breaks_after_a_request_to_stop_is_no_failure_of_the_run(
+    run: RunDirectory, start: Start, cluster: FakeCluster
+) -> None:
+    assert stopped(run, start("dies_with_its_child"), signal.SIGUSR2)[0] == EXIT_INTERRUPTED
+    assert requeued(cluster) == ["100_2"]
+    assert run.state().error == (
+        "stopped by SIGUSR2, and not at a step boundary: RuntimeError: a process of the pool is gone"
+    )
+
+
 def test_a_job_that_slurm_has_put_back_already_is_no_failure(
     run: RunDirectory, start: Start, cluster: FakeCluster
 ) -> None:
@@ -202,14 +222,9 @@ def test_only_the_first_process_writes(run: RunDirectory, start: Start) -> None:
     assert run.state().state == "pending" and attempts.count(run.path) == 0
 
 
-def test_a_further_process_without_anything_to_do_leaves(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_PROCID", "1")
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        Job(str(run.path), "fake_cluster:nothing")()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_a_further_process_without_anything_to_do_leaves(run: RunDirectory, start: Start) -> None:
+    assert end(start("fake_cluster:nothing", rank=1))[0] == EXIT_COMPLETE
+    assert attempts.count(run.path) == 0
 
 
 def test_a_failed_run_is_not_tried_beyond_what_was_submitted(run: RunDirectory, start: Start) -> None:

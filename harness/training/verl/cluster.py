@@ -310,6 +310,8 @@ def serve(folder: Path, command: Sequence[str]) -> int:
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: asked.append(number))
+    # Slurm warns every step of a job before its time limit; the run decides when Ray ends. Ray inherits this.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     process = subprocess.Popen(command, start_new_session=True)
     family: dict[tuple[int, float], psutil.Process] = {}
     while process.poll() is None:
