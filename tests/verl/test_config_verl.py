@@ -336,6 +336,14 @@ def test_rows_that_verl_sees_differently_have_files_of_their_own(hydra: Composer
     assert names == ["search_qa-qwen2.5-3b-grpo", "search_qa-qwen2.5-3b-opid"]
 
 
+def test_only_what_is_selected_is_shown_and_the_teachers_of_it(hydra: Composer, tmp_path: Path, sound: None) -> None:
+    narrow = ("sweep=retirement", "env=alfworld", "backbone=qwen2.5-3b", "method=retire_opd", "seed=0")
+    plan = plan_of(hydra, tmp_path, *PAPER, "sweep.axes.env=[alfworld]", *narrow)
+    shown = {cell.fingerprint for variant in planning.check(plan).variants for cell in variant.cells}
+    wanted = {name for cell in plan.selected for name in (cell.fingerprint, *cell.requires)}
+    assert shown == wanted and len(plan.selected) < len(shown) < len(plan.cells)
+
+
 def test_a_plan_without_verl_says_so(
     hydra: Composer, tmp_path: Path, sound: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

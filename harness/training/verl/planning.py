@@ -55,7 +55,7 @@ def check(plan: Plan, cells: Iterable[Cell] | None = None) -> Checked:
 
     Raises ConfigError with everything that verl objects to. Without verl nothing is validated, and `version` is None.
     """
-    wanted = [cell for cell in (plan.cells if cells is None else cells) if cell.config.engine == ENGINE]
+    wanted = [cell for cell in (_selected(plan) if cells is None else cells) if cell.config.engine == ENGINE]
     if not wanted:
         return Checked((), None)
     try:
@@ -74,6 +74,18 @@ def check(plan: Plan, cells: Iterable[Cell] | None = None) -> Checked:
     if version is not None:
         _require_sound(variants, version)
     return Checked(variants, version)
+
+
+def _selected(plan: Plan) -> list[Cell]:
+    """The selected cells and those whose weights they need, in the plan's order."""
+    wanted, todo = set[str](), [cell.fingerprint for cell in plan.selected]
+    known = {cell.fingerprint: cell for cell in plan.cells}
+    while todo:
+        name = todo.pop()
+        if name not in wanted:
+            wanted.add(name)
+            todo += known[name].requires
+    return [cell for cell in plan.cells if cell.fingerprint in wanted]
 
 
 def _common(config: RunConfig) -> RunConfig:
