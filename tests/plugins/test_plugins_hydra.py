@@ -103,7 +103,7 @@ def _without_names(overrides: list[str]) -> list[str]:
 def test_jobs_become_one_plan_with_a_row_for_each_difference() -> None:
     hydra = composer()
     plan, names = merged(hydra, [["method=grpo", f"training.lr={lr}", "seed=1"] for lr in ("1e-4", "2e-4", "1e-4")])
-    assert [row.id for row in plan.sweep.rows] == ["grpo/training.lr=1e-4", "grpo/training.lr=2e-4"]
+    assert [row.id for row in plan.sweep.rows] == ["grpo/training.lr=0.0001", "grpo/training.lr=0.0002"]
     assert len(plan.cells) == 2 and names[0] == names[2] != names[1]
     assert {cell.config.seed for cell in plan.cells} == {1}
     with pytest.raises(ConfigError, match=r"training\.lrr"):
