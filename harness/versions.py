@@ -33,6 +33,10 @@ def versions(config: RunConfig) -> dict[str, int | str | None]:
         from harness.training.verl import VERL_VERSION
 
         found["engine.verl"] = VERL_VERSION
+    if config.engine == "vllm":
+        from harness.training import VLLM_VERSION
+
+        found["engine.vllm"] = VLLM_VERSION
     further = env.get("knob_versions")  # of code that only some values of knobs bring in
     if further is not None:
         found.update(further(config.env))

@@ -98,8 +98,8 @@ def _notes(pair: Pair, scale: float) -> list[str]:
     told = f"Bold: the action of a step; after →: what the environment said to it, shortened{boxed}."
     if scale > 0:
         told += (
-            " Token colours: how much the skill raises (blue) or lowers (red, dashed box) the token's log-prob, in nats, "
-            f"before weight and clip; full colour at ±{scale:.3g}; Σ: sum over the step's tokens."
+            " Token colours: how much the skill raises (blue) or lowers (red, dashed box) the token's log-prob, in "
+            f"nats, before weight and clip; full colour at ±{scale:.3g}; Σ: sum over the step's tokens."
         )
     told += " Chosen by rule, not for what it shows: ends that differ, then the fewest steps."
     missing = []

@@ -167,8 +167,8 @@ def _sizes(scope: Scope) -> list[float | None]:
 
 
 def _size_key(config: RunConfig) -> str:
-    kept = config.verl.keep_checkpoints
-    return repr((config.backbone, config.env, config.engine, config.method.teacher.weights, planned_steps(config), kept))
+    method, kept = config.method, config.verl.keep_checkpoints
+    return repr((config.backbone, config.env, config.engine, method.teacher.weights, planned_steps(config), kept))
 
 
 def run_bytes(config: RunConfig) -> float | None:

@@ -64,6 +64,7 @@ PINNED = (
             *_in("harness/training/verl", "settings sizes trainer worker"),
         ),
     ),
+    Pinned("harness.training:VLLM_VERSION", _in("harness/training", "vllm_player vllm_server vllm_local")),
     Pinned("harness.backbones:WARMSTART_VERSION", _in("harness/backbones", "warmstart tokenizer")),
     Pinned("harness.backbones.fitness:GATE_VERSION", _in("harness/backbones", "gate")),
     Pinned("envs.alfworld.worlds:GENERATOR_VERSION", _WORLDS),
@@ -129,11 +130,12 @@ PINNED = (
 
 # Files of the same folders that no number depends on.
 FREE = (
-    *_in("harness/training", "__init__ checkpoint metrics trajectories"),  # versions; records (tests of resuming)
+    *_in("harness/training", "__init__ checkpoint metrics notes trajectories"),  # versions; records (tests of resuming)
+    *_in("harness/training", "vllm_engine vllm_settings"),  # which server, and when; the player has a version
     *_in("harness/training/verl", "__init__ cluster config cost driver engine outcome planning store"),  # how it is run
     *_in("harness/training/verl", "validation"),  # refuses
     *_in("harness/training/verl", "cpu cpu_rollout gateway"),  # verl on a CPU; who asks the pool with whom
-    *_in("harness/backbones", "__init__ __main__ content fitness"),  # where weights lie; the weights have digests
+    *_in("harness/backbones", "__init__ __main__ content fitness kinds"),  # where weights lie; the weights have digests
     *_in("envs/alfworld", "__init__ __main__ spec"),  # commands, registration
     *_in("envs/alfworld", "skills"),  # the library's texts have a digest of their own
     *_in("envs/alfworld", "ahead"),  # translations are made earlier, not otherwise
