@@ -27,6 +27,12 @@ def test_nothing_given() -> None:
     assert parse([], GROUPS) == CommandLine()
 
 
+def test_how_runs_execute_changes_no_cell() -> None:
+    how = ["launcher=local", "launcher.requeues=1", "wait=true", "backbone.resources.mem_gb=6", "workers=2", "out=x"]
+    assert parse([*how, "do=retry"], GROUPS).changes == ()
+    assert parse(["backbone.hidden=32"], GROUPS).changes == ("backbone.hidden=32",)
+
+
 def test_what_selects_and_what_changes_cells() -> None:
     command = parse(
         ["sweep=main_table", "do=plan", "method=grpo,opid", "seed=0,1", "fraction=1", "scale=test", "training.lr=1e-4"],
