@@ -160,6 +160,8 @@ def _failed(start: str, exit_code: str | None) -> Failure:
         status, number = 0, status - 128
     if number == 53 and status == 0:  # Slurm's own sign, not a signal
         return Failure("infra", False, f"{start}: its folder or its output file could not be opened on the node (0:53)")
+    if number == signal.SIGUSR2:  # the job's own signal, which the run handles as soon as Python has started
+        return Failure("infra", True, f"{start}: it was asked to stop (SIGUSR2) before it could listen")
     if number:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         hint = ", perhaps for want of memory" if number == signal.SIGKILL else ""

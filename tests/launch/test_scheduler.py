@@ -352,6 +352,8 @@ def test_requeue_that_slurm_did_already_is_ignored(slurm: FakeSlurm) -> None:
         ("FAILED", "0:9", "crash", True, "killed by SIGKILL, perhaps for want of memory"),
         ("FAILED", "0:11", "crash", True, "killed by SIGSEGV"),
         ("FAILED", "137:0", "crash", True, "killed by SIGKILL"),
+        ("FAILED", "140:0", "infra", True, "before it could listen"),
+        ("FAILED", "0:12", "infra", True, "before it could listen"),
         ("FAILED", "0:99", "crash", True, "killed by signal 99"),
         ("FAILED", "0:53", "infra", False, "could not be opened on the node"),
         ("FAILED", "1:0", "crash", False, "exit status 1"),

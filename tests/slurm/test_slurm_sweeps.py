@@ -94,8 +94,10 @@ def a_run_that_hears_nothing_is_ended_by_its_time_limit_and_submitted_again(clus
     ended = story.end(story.sweep(*limits, FOUR), 600)
     assert ended.status == 0, ended.text
     story.check_each_once()
-    assert story.words(0) == ["TIMEOUT", "COMPLETED"]
-    assert story.jobs_of(0) == 2
+    # Slurm may send the signal a minute early: to a job that is only starting, which ends it
+    words = story.words(0)
+    assert words[-2:] == ["TIMEOUT", "COMPLETED"] and set(words[:-2]) <= {"FAILED"}, words
+    assert story.jobs_of(0) == len(words)
     assert story.outcomes(0) == ["interrupted", "complete"]
     return story
 
@@ -297,7 +299,7 @@ def the_same_command_twice_at_once_runs_each_cell_once(cluster: Cluster, out: Pa
 
 @scenario
 def it_returns_at_once_is_watched_cancelled_and_taken_up_again(cluster: Cluster, out: Path) -> Story:
-    story = Story(out, cluster, {"any": {"seconds": 3}})
+    story = Story(out, cluster, {"any": {"seconds": 10}})
     few = (FOUR, "launcher.parallel=2")
     submitted = story.end(story.start("sweep=stormy", *SLURM, *few))
     assert submitted.status == 0, submitted.text
