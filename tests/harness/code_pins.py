@@ -135,7 +135,9 @@ FREE = (
     *_in("harness/training/verl", "__init__ cluster config cost driver engine outcome planning store"),  # how it is run
     *_in("harness/training/verl", "validation"),  # refuses
     *_in("harness/training/verl", "cpu cpu_rollout gateway"),  # verl on a CPU; who asks the pool with whom
-    *_in("harness/backbones", "__init__ __main__ content fitness kinds"),  # where weights lie; the weights have digests
+    *_in(
+        "harness/backbones", "__init__ __main__ content fitness kinds snapshots"
+    ),  # where weights lie; the weights have digests
     *_in("envs/alfworld", "__init__ __main__ spec"),  # commands, registration
     *_in("envs/alfworld", "skills"),  # the library's texts have a digest of their own
     *_in("envs/alfworld", "ahead"),  # translations are made earlier, not otherwise
