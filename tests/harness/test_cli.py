@@ -393,7 +393,7 @@ def test_shell_completion() -> None:
 
 def test_info_is_hydras() -> None:
     done = start("--info", "searchpath", "protocol=paper")
-    assert done.returncode == 0 and "pkg://sweeps" in done.stdout
+    assert done.returncode == 0 and "harness://" in done.stdout and "sweeps |" in done.stdout
 
 
 HEAVY = ("torch", "transformers", "mlflow", "textworld", "alfworld", "pandas", "scipy")
