@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.actions_common import check_before_submitting, create_run, exit_status, labels_of, prepare_cells, say
@@ -86,7 +87,7 @@ def _stay(plan: Plan, dispatcher: Dispatcher) -> Report:
     from harness.launch.tasks import Report
     from harness.progress import Progress
 
-    views = _Views(plan)
+    views = Views(labels_of(plan), plan.runs)
     told = ""
     problem: str | None = None
     with Progress(labels_of(plan)) as show, tracked(plan, show.message):
@@ -99,7 +100,7 @@ def _stay(plan: Plan, dispatcher: Dispatcher) -> Report:
             if report.problem and report.problem != problem:
                 show.message(report.problem)
             problem = report.problem
-            if (line := _counts(report)) != told:
+            if (line := counts(report)) != told:
                 told = line
                 show.message(f"jobs: {line}")
             show.update(views.of(report))
@@ -108,12 +109,14 @@ def _stay(plan: Plan, dispatcher: Dispatcher) -> Report:
             time.sleep(plan.command.launcher.poll_seconds)
 
 
-class _Views:
-    """What the display shows of each cell; files are read again only where something may have changed."""
+class Views:
+    """What the display shows of each cell; files are read again only where something may have changed.
 
-    def __init__(self, plan: Plan) -> None:
-        self._labels = labels_of(plan)
-        self._runs = plan.runs
+    labels: fingerprint -> how the cell is called; runs: the folder of run directories.
+    """
+
+    def __init__(self, labels: Mapping[str, str], runs: Path) -> None:
+        self._labels, self._runs = labels, runs
         self._known: dict[str, tuple[TaskReport, CellView]] = {}
 
     def of(self, report: Report) -> list[CellView]:
@@ -136,7 +139,8 @@ def _shown_as(status: str) -> str:
     return ACTIVE if status == RUNNING else WAITING
 
 
-def _counts(report: Report) -> str:
+def counts(report: Report) -> str:
+    """How many tasks stand how, in words."""
     words = {SUBMITTED: "in the queue", RUNNING: "running", PENDING: "not to be had"}
     found = Counter(task.status for task in report.tasks.values())
     return ", ".join(f"{number} {words.get(status, status)}" for status, number in sorted(found.items()))
@@ -147,7 +151,7 @@ def _tell(plan: Plan, report: Report) -> None:
     if report.submitted:
         arrays = ", ".join(report.arrays[:12]) + (", ..." if len(report.arrays) > 12 else "")
         say(f"{report.submitted} jobs submitted in {len(report.arrays)} arrays: {arrays}")
-    say(f"{plan.title}: {_counts(report)}")
+    say(f"{plan.title}: {counts(report)}")
     for name, task in report.tasks.items():
         if task.status in (FAILED, STOPPED, PENDING, "unknown") and task.note:
             say(f"{task.status}: {labels[name]}: {task.note}")

@@ -20,6 +20,7 @@ from harness.launch.records import record_end
 from harness.record import RunDirectory
 from harness.redaction import redact
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RunState
+from harness.stopping import stop_requested
 from harness.worker import EXIT_FAILED, EXIT_HELD, EXIT_INTERRUPTED
 
 ELSEWHERE = "elsewhere"
@@ -90,7 +91,8 @@ def _unrecorded(run: RunDirectory, held: Held, failure: Failure, *, began: bool,
     if job.word == "CANCELLED":
         if lacks and not began:  # by the scheduler, because the run that it waited for had failed
             return Ending(PENDING, f"{failure.words}: the run that it needs was not complete", again=True)
-        return _record(run, INTERRUPTED, failure.words)
+        asked = stop_requested(run.path)  # by whoever cancelled a job that still waited
+        return _record(run, INTERRUPTED, f"{asked} ({failure.words})" if asked else failure.words)
     again = failure.retry
     if job.word == "TIMEOUT" and began and not _progressed(run):
         again = False  # it would only reach its time limit again

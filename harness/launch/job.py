@@ -5,6 +5,8 @@ boundary with a checkpoint, and the job puts itself back into the queue, where i
 preemption or the loss of a node Slurm does that by itself. SIGTERM alone means that Slurm has decided already (a
 cancelled job, preemption): the run stops, and the job leaves it at that.
 
+A run that somebody asked to stop (harness.stopping) does not go back: its job leaves.
+
 `launcher.requeues` limits how often one job comes back, whoever sent it.
 """
 
@@ -27,6 +29,7 @@ from harness.launch.scheduler import SchedulerError, Slurm
 from harness.record import RunDirectory
 from harness.redaction import redact
 from harness.states import INTERRUPTED
+from harness.stopping import stop_requested
 from harness.worker import (
     DEFAULT_ENTRY,
     EXIT_COMPLETE,
@@ -127,7 +130,8 @@ class Job:
             _say(f"{run.path}: {error}")
             return EXIT_FAILED
         status = self._serve(run, stop)
-        if status == EXIT_INTERRUPTED and wants_to_return(stop, place):
+        unwanted = stop_requested(run.path) is not None  # whoever asked wants it to leave, warned or not
+        if status == EXIT_INTERRUPTED and not unwanted and wants_to_return(stop, place):
             go_back(run, place, budget)
         return status
 

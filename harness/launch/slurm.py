@@ -31,7 +31,7 @@ from harness.launch.tasks import UNSURE, WAITING, Report, Task, TaskReport
 from harness.launch.tickets import Ticket
 from harness.locks import file_lock
 from harness.record import RunDirectory
-from harness.states import COMPLETE, FAILED, PENDING, RUNNING, SUBMITTED
+from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RUNNING, SUBMITTED
 from harness.stopping import withdraw_stop
 from harness.worker import DEFAULT_ENTRY
 
@@ -39,6 +39,7 @@ LOCK_NAME = ".slurm.lock"
 KILLED_AGAIN = 1  # times that a run which was killed for an unknown reason is submitted again by itself
 FILE_SYSTEM_SECONDS = 2.0  # what a job wrote last may be seen this much later than its end
 RETRY_HINT = "do=retry submits it again"
+REFUSED = "not submitted: sbatch refused"  # begins the note of a run whose job the site will never take
 
 Ready = tuple["_Cell", tuple[str, ...]]  # a cell that can be submitted, and the jobs that it has to wait for
 
@@ -53,13 +54,17 @@ class _Cell:
     new: bool = True  # not looked at before: whoever asks for it now wants it submitted if it is missing
     final: bool = False  # nothing more is done about it
     retry: bool = False  # it may be submitted although it failed
+    dropped: str = ""  # why it is not wanted any more
     ticket: Ticket | None = field(default=None, repr=False)
 
     def end(self, status: str, note: str = "") -> None:
         self.status, self.note, self.final = status, note, True
 
     def wait(self, note: str = "") -> None:
-        self.status, self.note = WAITING, note
+        if self.dropped:
+            self.end(INTERRUPTED, self.dropped)
+        else:
+            self.status, self.note = WAITING, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,16 @@ class Dispatcher:
         self._cells.update({task.run.fingerprint: _Cell(task) for task in tasks})
         self._order = _teachers_first(self._cells)
 
+    def drop(self, name: str, reason: str) -> None:
+        """A run is not wanted any more: it is never submitted again, and the next step cancels its job if that waits.
+
+        A job that runs goes on: `harness.stopping.request_stop` has it leave at a step boundary.
+        """
+        cell = self._cells[name]
+        cell.dropped = reason
+        if cell.status == WAITING:
+            cell.end(INTERRUPTED, reason)
+
     # ------------------------------------------------------------------------------------------------ one look
     def step(self) -> Report:
         """Look at every task, record what jobs could not, submit what is missing and fits. RecordError, OSError."""
@@ -120,6 +135,7 @@ class Dispatcher:
             if adopted := batches.adopt(self.out, self._scheduler):
                 self.say(f"{adopted} jobs of a submission that was cut short are found again")
             self._look()
+            self._cancel_dropped()
             submitted, arrays, problem = self._submit()
             for cell in self._order:
                 cell.new = False
@@ -139,6 +155,13 @@ class Dispatcher:
                 self._judge(cell, held.get(name))
             except RecordError as error:
                 cell.end(FAILED, str(error))
+
+    def _cancel_dropped(self) -> None:
+        if jobs := [cell.job for cell in self._order if cell.dropped and cell.status == SUBMITTED]:
+            try:
+                self._scheduler.cancel(jobs)
+            except SchedulerError as error:  # the next step tries again; a job that starts meanwhile leaves by itself
+                self.say(f"{len(jobs)} jobs that are not wanted any more still wait: {error}")
 
     def _judge(self, cell: _Cell, held: Held | None) -> None:
         run = cell.task.run
@@ -167,6 +190,8 @@ class Dispatcher:
         cell.job = ""
         if ending.status == COMPLETE:
             cell.end(COMPLETE)
+        elif cell.dropped:
+            cell.end(FAILED if ending.status == FAILED else INTERRUPTED, ending.note)
         elif ending.status == PENDING:
             cell.wait(ending.note)
         elif ending.again and cell.again < (KILLED_AGAIN if ending.killed else self.launcher.requeues):
@@ -313,7 +338,7 @@ class Dispatcher:
             if error.later:
                 raise
             for cell in group:
-                cell.end(PENDING, f"not submitted: sbatch refused {first.shape}: {error}")
+                cell.end(PENDING, f"{REFUSED} {first.shape}: {error}")
             return []
         for cell, ticket in zip(group, written, strict=True):
             cell.ticket, cell.job, cell.status = ticket, ticket.job_id, SUBMITTED

@@ -1,4 +1,4 @@
-"""What the command line does with a search: do=run | plan | status | tables. Returns the exit status."""
+"""What the command line does with a search: run, plan, status, tables, sync, cancel. Each returns the exit status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from harness.actions_common import PreparationError, check_before_submitting
 from harness.cli import GO_ON, INCOMPLETE, INTERRUPTED, OK
 from harness.commandline import CommandLine
 from harness.compose import Composer
@@ -15,15 +17,26 @@ from harness.config import TuneConfig
 from harness.errors import ConfigError, Problem
 from harness.files import RecordError
 from harness.folders import check_writable
-from harness.plan import Plan
+from harness.launch import script
+from harness.launch.shapes import shape_of
+from harness.plan import Plan, missing, states
 from harness.report import cell_label
 from harness.tune.results import progress, space_lines, study_page, write_results
 from harness.tune.searches import searches_of
 from harness.tune.study import Study
 from harness.tune.trials import Trials
+from harness.tune.upcoming import jobs_of, left, under_way
 from harness.worker import DEFAULT_ENTRY
 
+if TYPE_CHECKING:
+    from harness.progress import Progress
+    from harness.tune.jobs import JobPool
+    from harness.tune.pool import LocalPool
+
 FOLDER = "studies"  # below the results of the sweep
+SLURM = "slurm"
+JOBS_GO_ON = "the jobs go on, and the same command takes their trials up again; do=cancel ends them"
+AT_ONCE = 4  # trials, where neither the search nor the launcher says how many; the sampler knows less of more
 
 
 def say(text: str) -> None:
@@ -37,10 +50,11 @@ def act(plan: Plan, tune: TuneConfig, composer: Composer, command: CommandLine, 
     studies = [Study(search, tune, folder) for search in searches_of(plan, tune, command, trials)]
     actions: dict[str, Callable[[], int]] = {
         "run": lambda: run(plan, tune, studies, trials, command, entry),
-        "plan": lambda: show_plan(plan, studies),
-        "status": lambda: status(plan, studies, command),
+        "plan": lambda: show_plan(plan, studies, trials),
+        "status": lambda: status(plan, studies, trials, command),
         "tables": lambda: tables(plan, studies, command),
         "sync": lambda: sync(plan, studies),
+        "cancel": lambda: cancel(plan, studies, trials),
     }
     if command.do not in actions:
         fix = f"has no meaning for a search; use one of {', '.join(actions)}"
@@ -48,26 +62,41 @@ def act(plan: Plan, tune: TuneConfig, composer: Composer, command: CommandLine, 
     return actions[command.do]()
 
 
-def show_plan(plan: Plan, studies: Sequence[Study]) -> int:
-    """The space of each search, what is done of it and what the rest is expected to cost. Starts nothing."""
+def show_plan(plan: Plan, studies: Sequence[Study], trials: Trials) -> int:
+    """The space of each search, what is done of it and what the rest may cost, and its jobs. Starts nothing."""
     print(f"{plan.title}: {len(studies)} search{'es' if len(studies) != 1 else ''}, on the panel validation alone")
     for study in studies:
         search = study.search
-        left = study.tune.trials - sum(entry.state in ("COMPLETE", "PRUNED", "FAIL") for entry in study.entries())
+        to_do = study.tune.trials - sum(entry.state in ("COMPLETE", "PRUNED", "FAIL") for entry in study.entries())
         cell = next(c for c in plan.cells if c.point == search.points[0])
         seconds = cell.expected_seconds
-        hours = "unknown" if seconds is None else f"at most {left * len(search.seeds) * seconds / 3600:.2f} hours"
+        hours = "unknown" if seconds is None else f"at most {to_do * len(search.seeds) * seconds / 3600:.2f} hours"
         print(f"\n{search.label}: {search.place}")
         print("\n".join(f"  {line.removeprefix('- ')}" for line in space_lines(study)))
         print(f"  {progress(study)}; expected CPU time: {hours}")
         print(f"  study {search.name} in {study.journal}")
+    if plan.command.launcher.name == SLURM:
+        from harness import actions_slurm
+
+        coming = left(plan, studies, trials)
+        print("\njobs of all runs that are left, which a search submits trial by trial:")
+        print(actions_slurm.jobs(coming, missing(coming, states(coming))))
     return OK
 
 
-def status(plan: Plan, studies: Sequence[Study], command: CommandLine) -> int:
-    """Every trial as it stands. Only reads."""
+def status(plan: Plan, studies: Sequence[Study], trials: Trials, command: CommandLine) -> int:
+    """Every trial as it stands, and the jobs of those under way. Only reads."""
     print("\n".join(study_page(study, command) for study in studies))
+    for line in jobs_of(under_way(plan, studies, trials)):
+        print(line)
     return _exit(studies)
+
+
+def cancel(plan: Plan, studies: Sequence[Study], trials: Trials) -> int:
+    """End the jobs of the trials under way, which then go on with the next do=run."""
+    from harness import actions_slurm
+
+    return actions_slurm.cancel(under_way(plan, studies, trials))
 
 
 def tables(plan: Plan, studies: Sequence[Study], command: CommandLine) -> int:
@@ -86,26 +115,28 @@ def sync(plan: Plan, studies: Sequence[Study]) -> int:
 def run(
     plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials, command: CommandLine, entry: str
 ) -> int:
-    """Run trials until each study has as many as it should have, then write and print what is found."""
-    runtime, launcher = plan.command.runtime, plan.command.launcher.name
-    if launcher != "local":
-        fix = (
-            "a search runs with launcher=local; several commands share one study, so that on a cluster several jobs "
-            "may each be this command with launcher=local"
-        )
-        raise ConfigError(Problem("launcher", launcher, "", fix))
+    """Run trials until each study has as many as it should have, then write and print what is found.
+
+    With launcher=slurm their runs are jobs, and the command stays all the same: it has to ask and to tell.
+    """
+    runtime, jobs = plan.command.runtime, plan.command.launcher.name == SLURM
+    if jobs and (wrong := script.problems(plan.command.launcher, plan.out)):
+        raise ConfigError(wrong)
     check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
     (plan.results / FOLDER).mkdir(parents=True, exist_ok=True)
     try:
-        left = sum(study.to_do() for study in studies)
-        stopped = _work(plan, tune, studies, trials, entry) if left else False
-        if not left:
+        to_do = sum(study.to_do() for study in studies)
+        stopped = _work(plan, tune, studies, trials, entry) if to_do else False
+        if not to_do:
             say(f"{plan.title}: all {tune.trials} trials of {len(studies)} searches are done, nothing to run")
     except RecordError as error:
         say(f"error: {error}; {GO_ON}")
         return INCOMPLETE
+    except PreparationError as error:
+        say(f"error: {error}")
+        return INCOMPLETE
     if stopped:
-        say(f"stopped; {GO_ON}")
+        say(f"stopped; {JOBS_GO_ON if jobs else GO_ON}")
         return INTERRUPTED
     from harness.actions_sync import track
 
@@ -118,16 +149,33 @@ def _work(plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials
     """Whether the user stopped it."""
     from harness.progress import Progress
     from harness.tune.loop import Loop
-    from harness.tune.pool import LocalPool
 
+    if plan.command.launcher.name == SLURM:
+        coming = left(plan, studies, trials)
+        todo = missing(coming, states(coming))
+        check_before_submitting(coming, todo, any(shape_of(cell.config).gpus for cell in todo))
     _prepare(plan, studies)
     labels = {cell.fingerprint: cell_label(plan, cell) for cell in plan.cells}
     with Progress(labels) as show:
-        pool = LocalPool(plan.command.launcher.workers, show, entry)
-        parallel = tune.parallel or max(1, math.ceil(pool.workers / len(studies[0].search.seeds)))
+        pool, at_once = _pool(plan, show, entry)
+        parallel = tune.parallel or (max(1, math.ceil(at_once / len(studies[0].search.seeds))) if at_once else AT_ONCE)
         with pool.working():
-            finished = Loop(studies, trials, pool, plan.runs, parallel, show.message).run()
-    return not finished
+            try:
+                return not Loop(studies, trials, pool, plan.runs, parallel, show.message).run()
+            except KeyboardInterrupt:  # a second Ctrl-C
+                return True
+
+
+def _pool(plan: Plan, show: Progress, entry: str) -> tuple[LocalPool | JobPool, int]:
+    """What executes runs, and how many the launcher gives at a time; 0 if it does not say."""
+    from harness.tune.jobs import JobPool
+    from harness.tune.pool import LocalPool
+
+    launcher = plan.command.launcher
+    if launcher.name == SLURM:
+        return JobPool(launcher, plan.runs, plan.sweep.name, show, entry), launcher.parallel
+    pool = LocalPool(launcher.workers, show, entry)
+    return pool, pool.workers
 
 
 def _prepare(plan: Plan, studies: Sequence[Study]) -> None:

@@ -17,13 +17,12 @@ from harness.files import RecordError
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING
 from harness.tune.objectives import SUCCESS, Measured, looks, measured
-from harness.tune.study import FINGERPRINTS, SEEDS, Asked, Study
+from harness.tune.study import ENDING, FINGERPRINTS, SEEDS, Asked, Study
 from harness.tune.trials import Made, Trials
 
 if TYPE_CHECKING:  # the pool brings the launcher with it
     from harness.tune.pool import Pool
 
-POLL_SECONDS = 0.2
 IDLE_SECONDS = 1.0  # between two looks at a study that had no trial for us
 RESTARTS = 3  # of a run that somebody else stopped
 
@@ -74,7 +73,7 @@ class Loop:
                         return False
                 elif self._fill() == 0 and not self._live:
                     return True
-                time.sleep(POLL_SECONDS)
+                time.sleep(self._pool.pause)
         finally:
             for live in self._live:
                 live.asked.leave()
@@ -104,15 +103,17 @@ class Loop:
             asked.end("FAIL", f"its settings are refused: {error}")
             return
         asked.note(**{FINGERPRINTS: [cell.fingerprint for cell in made.cells]})
-        live = _Live(study, asked, made)
+        live = _Live(study, asked, made, ending=asked.ending)
         self._live.append(live)
         for cell in made.all:
             self._start(live, cell.fingerprint)
+        if live.ending is not None:  # the command that decided it did not see the runs end
+            self._stop(live)
 
     def _start(self, live: _Live, fingerprint: str) -> None:
         cell = next(c for c in live.made.all if c.fingerprint == fingerprint)
         run = RunDirectory.create(self._runs, cell.config, fingerprint)
-        self._pool.add(run, live.made.labels[fingerprint], cell.requires)
+        self._pool.add(run, cell, live.made.labels[fingerprint])
 
     # ------------------------------------------------------------------------------------------------- on the way
     def _look(self, live: _Live) -> None:
@@ -178,6 +179,13 @@ class Loop:
 
     def _give_up(self, live: _Live, state: str, reason: str) -> None:
         live.ending = (state, reason)
+        live.asked.note(**{ENDING: [state, reason]})
+        self._stop(live)
+
+    def _stop(self, live: _Live) -> None:
+        """Have what is still under way of a trial that does not go on end."""
+        assert live.ending is not None
+        state, reason = live.ending
         word = "pruned" if state == "PRUNED" else "its trial failed"
         told = f"{word}: trial {live.asked.number} of {live.study.search.name}: {reason}"
         for cell in live.made.cells:

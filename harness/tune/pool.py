@@ -1,9 +1,9 @@
-"""Where a search's runs are executed: what the loop needs of a launcher, and the local one."""
+"""Where a search's runs are executed: what the loop needs of a launcher, and the local one. Jobs: harness.tune.jobs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from harness.launch.local import Launcher, available_cores
@@ -13,13 +13,16 @@ from harness.worker import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
     from harness.progress import Progress
+    from harness.stages import Cell
+
+POLL_SECONDS = 0.2
 
 
 class Pool(Protocol):
     """A launcher to which runs are given one by one."""
 
-    def add(self, run: RunDirectory, label: str, requires: Sequence[str]) -> None:
-        """See a run through, from its last checkpoint if it has one. requires: runs that must be complete before."""
+    def add(self, run: RunDirectory, cell: Cell, label: str) -> None:
+        """See a run through, from its last checkpoint if it has one, once all that the cell requires is complete."""
         ...
 
     def stop(self, fingerprint: str, reason: str) -> None:
@@ -27,7 +30,7 @@ class Pool(Protocol):
         ...
 
     def tick(self) -> bool:
-        """One look at everything, every fraction of a second; whether any run is still waited for."""
+        """One look at everything, every `pause` seconds; whether any run is still waited for."""
         ...
 
     def outcome(self, fingerprint: str) -> tuple[str | None, str]:
@@ -37,6 +40,11 @@ class Pool(Protocol):
     @property
     def stopping(self) -> bool:
         """Whether the user asked to stop."""
+        ...
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks."""
         ...
 
 
@@ -56,8 +64,8 @@ class LocalPool:
             finally:
                 self._launcher.leave_nobody_behind()
 
-    def add(self, run: RunDirectory, label: str, requires: Sequence[str]) -> None:
-        self._launcher.add(run, label, requires)
+    def add(self, run: RunDirectory, cell: Cell, label: str) -> None:
+        self._launcher.add(run, label, cell.requires)
 
     def stop(self, fingerprint: str, reason: str) -> None:
         request_stop(self._launcher.cell(fingerprint).run.path, reason)
@@ -73,3 +81,7 @@ class LocalPool:
     @property
     def stopping(self) -> bool:
         return self._launcher.interrupts > 0
+
+    @property
+    def pause(self) -> float:
+        return POLL_SECONDS

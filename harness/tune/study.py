@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-FINGERPRINTS, REASON, SEEDS = "fingerprints", "reason", "seeds"
+FINGERPRINTS, REASON, SEEDS, ENDING = "fingerprints", "reason", "seeds", "ending"
 ENDED = ("COMPLETE", "PRUNED", "FAIL")
 
 _log = logging.getLogger(__name__)
@@ -63,6 +63,13 @@ class Asked:
         self.number: int = handle.number
         self.params = params
         self.reported = dict(study.frozen(self.number).intermediate_values)
+
+    @property
+    def ending(self) -> tuple[str, str] | None:
+        """(state, reason) if it was decided that the trial does not go on, perhaps by a command that did not see its
+        runs end."""
+        noted = self._study.frozen(self.number).user_attrs.get(ENDING)
+        return None if noted is None else (str(noted[0]), str(noted[1]))
 
     def note(self, **attributes: Any) -> None:
         """Keep something with the trial; the last word counts. Not after `end`."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from tune_helpers import HERE, MINI, Asking
 
 from harness.compose import Composer, composer
+
+sys.path.append(str(HERE.parent / "launch"))  # the fake cluster
 
 
 @pytest.fixture(scope="session")

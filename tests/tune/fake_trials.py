@@ -48,6 +48,10 @@ def train(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
         journal("step", run.fingerprint, step)
         if should_stop() and step < state.planned_steps:
             raise Interrupted
+    evaluate(run, config)
+
+
+def evaluate(run: RunDirectory, config: RunConfig) -> None:
     won = round(success(config) * EPISODES)
     rows = [
         {
