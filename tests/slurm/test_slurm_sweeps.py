@@ -18,6 +18,9 @@ from lab_config import HIGH, LOW, SMALL_ACCOUNT, SMALL_LIMIT
 from slurm_cluster import Cluster, laboratory, wait_until
 from story import SLURM, Story
 
+from harness.launch import tickets
+from harness.record import RunDirectory
+
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(2400)]
 
 NODES = 10
@@ -317,6 +320,30 @@ def it_returns_at_once_is_watched_cancelled_and_taken_up_again(cluster: Cluster,
     assert again.status == 0, again.text
     story.check_each_once()
     return story
+
+
+# ------------------------------------------------------------------------------------------------- searches
+@scenario
+def a_search_is_left_taken_up_again_and_stops_what_it_prunes(cluster: Cluster, out: Path) -> None:
+    story = Story(out, cluster, {"any": {"seconds": 0.7}})
+    search = ("sweep=sought", *SLURM, "sweep.tune.parallel=2", FOUR)
+    left = story.start(*search)
+    wait_until(lambda: len({line.pid for line in story.journal("step")}) == 2, 120, f"two jobs; {story.heard()}")
+    left.send_signal(signal.SIGINT)
+    ended = story.end(left)
+    assert ended.status == 130 and "the jobs go on" in ended.text, ended.text
+    again = story.end(story.start(*search))
+    assert again.status == 0, again.text
+    runs = [RunDirectory(path) for path in sorted((out / "runs").iterdir()) if path.is_dir()]
+    states = [run.state() for run in runs]
+    assert len(runs) == 4 and {state.state for state in states} == {"complete", "interrupted"}, again.text
+    pruned = [state for state in states if state.state == "interrupted"]
+    assert all("pruned: trial" in (state.error or "") and state.last_step < 12 for state in pruned)
+    assert again.text.count("the pruner gave it up after step") >= len(pruned)
+    assert [len(tickets.history(run.path)) for run in runs] == [1] * 4  # each had one job, which never came back
+    assert len(story.journal("start")) == 4 and {line.restart for line in story.journal()} == {0}
+    ids = {ticket.job_id for run in runs for ticket in tickets.history(run.path)}
+    assert not ids & {job for job, _, _ in cluster.queue()}
 
 
 # ------------------------------------------------------------------------------------------------- sites
