@@ -253,7 +253,7 @@ class TuneConfig:
     pruner: str = "median"
     startup: int = 5  # trials before the sampler models anything and the pruner stops anything
     sampler_seed: int = 0
-    parallel: int = 0  # trials at a time of one command; 0: as many as launcher.workers gives runs at a time
+    parallel: int = 0  # trials at a time of one command; 0: what launcher.workers or launcher.parallel makes
 
 
 @dataclass

@@ -36,7 +36,8 @@ keys
   do                    run: run what is missing, print the table | plan: show it, start nothing | preflight: what
                         would go wrong | status | sync: copy records to the tracker (wait=true: go on) | tables |
                         retry: as run, failed cells once more | watch: look on | cancel: end jobs of launcher=slurm
-  wait                  launcher=slurm: true stays until every cell has an outcome, and submits lost ones again
+  wait                  launcher=slurm: true stays until every cell has an outcome, and submits lost ones again; a
+                        search (sweep=tune) always stays
   fraction, seed        share of the training tasks in (0, 1]; of training and evaluation. Several values: seed=0,1,2
   protocol              {protocols}: settings of papers or of their authors' scripts, see sweeps/protocol
   method.knobs.NAME     settings of one method's own, env.knobs.NAME of one environment's; see their files

@@ -21,6 +21,7 @@ from harness.launch import cancelling, slurm, tickets
 from harness.launch.shapes import Shape
 from harness.tune import actions, loop
 from harness.tune.study import Study
+from harness.tune.upcoming import left
 
 POLL = 0.0123  # seconds; no one else sleeps so
 NO_PRUNER = "sweep.tune.pruner=none"
@@ -228,6 +229,26 @@ def test_ctrl_c_leaves_the_jobs_alone_and_the_same_command_takes_them_up(
     assert len(nodes.starts) == len(set(nodes.starts)) == 3
 
 
+def test_a_second_ctrl_c_does_not_wait(
+    search: Search, nodes: Nodes, cluster: FakeCluster, moves: dict[int, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    left_at_once: list[bool] = []
+
+    def twice() -> None:
+        interrupt()
+        try:
+            interrupt()
+        except KeyboardInterrupt:
+            left_at_once.append(True)
+            raise
+
+    moves[2] = twice
+    code, study = search("sweep.tune.trials=1", NO_PRUNER)
+    assert code == INTERRUPTED and left_at_once and states(study) == ["RUNNING"]
+    assert "the jobs go on" in capsys.readouterr().err and not cluster.calls("scancel")
+    assert study.ask() is not None  # nobody holds the trial any more
+
+
 def test_runs_that_ended_meanwhile_are_not_started_again(
     search: Search, nodes: Nodes, cluster: FakeCluster, moves: dict[int, Any]
 ) -> None:
@@ -292,6 +313,17 @@ def test_all_that_is_left_is_checked_before_the_first_job(
     moves[9] = interrupt
     search(*arguments)
     assert seen == [(8, True), (8, False), (6, False)]
+
+
+def test_the_budget_is_that_of_the_whole_search(asking: Asks, tmp_path: Path) -> None:
+    from harness.preflight import scope_of
+    from harness.preflight.money import budget
+
+    gpus = ("runtime.device=cuda", "backbone.resources.gpus_per_node=1", "launcher.budget_gpu_hours=0.001")
+    ask = asking("method=opid", f"out={tmp_path}", "launcher=slurm", "sweep.tune.trials=8", *gpus)
+    studies = [Study(found, ask.tune, tmp_path / "studies") for found in ask.searches()]
+    (finding,) = budget(scope_of(left(ask.plan, studies, ask.trials), print))
+    assert finding.status == "problem" and "8 cells are expected to take" in finding.said
 
 
 def test_plan_shows_jobs_and_settings_that_make_none_are_errors(
