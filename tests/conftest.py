@@ -1,6 +1,7 @@
-"""Before anything heavy is imported: one thread, no network."""
+"""Before anything heavy is imported: one thread, no network, and Ctrl-C as in a terminal."""
 
 import os
+import signal
 import tempfile
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -9,3 +10,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Importing the alfworld package makes a folder: not in the home of whoever runs the tests.
 os.environ.setdefault("ALFWORLD_DATA", os.path.join(tempfile.gettempdir(), "alfworld-package"))  # noqa: PTH118
+# A command in the background of a shell script is started with Ctrl-C ignored, and so would be all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -370,7 +370,7 @@ def test_a_large_sweep_gets_figures_only_when_they_are_asked_for(
     sweep: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(figures, "write", lambda out, name, which: asked.append(which) or [])
+    monkeypatch.setattr(figures, "write", lambda out, name, which, tables: asked.append(which) or [])
     arguments = ["sweep=main_table", f"out={sweep.out}"]
     command.main(arguments)
     assert asked == ["all"]

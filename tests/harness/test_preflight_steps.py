@@ -192,6 +192,7 @@ SPEC = replace(GRPO, name="broken_method:SPEC", build=refuses)
 @pytest.mark.slow
 def test_a_plan_is_looked_at_and_a_second_look_takes_no_steps(tmp_path: Path) -> None:
     arguments = ("method=grpo,opd", "scale=test")
+    (tmp_path / "out").mkdir()  # what is said of a folder names its nearest existing parent
     first = preflight(tmp_path, *arguments)
     assert first.returncode == 0, first.stderr
     assert "one seed repeats, two seeds differ" in first.stdout
