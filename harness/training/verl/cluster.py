@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from harness.config import RunConfig
 from harness.training.verl.sizes import Sizes, sizes_of
 
@@ -302,11 +304,19 @@ def _tail(path: Path, lines: int = 3) -> str:
 
 
 # ---------------------------------------------------------------------------------------- on each machine, inside srun
+def _session(leader: int) -> list[psutil.Process]:
+    """Living processes of the session that a process began."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            if os.getsid(process.pid) == leader and process.pid != leader:
+                found.append(process)
+    return found
+
+
 def serve(folder: Path, command: Sequence[str]) -> int:
     """Run `ray start --block` until it ends or this process is told to; then end what descends from it, by id, and
     remove its folder. Exit status: Ray's own."""
-    import psutil
-
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: asked.append(number))
@@ -323,6 +333,9 @@ def serve(folder: Path, command: Sequence[str]) -> int:
             asked.clear()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
+    # Those that were started since the last look are not in the family, but in the session that was made for Ray.
+    for child in _session(process.pid):
+        family.setdefault((child.pid, child.create_time()), child)
     left = [child for child in family.values() if child.is_running()]
     _, left = psutil.wait_procs(left, timeout=GRACE_SECONDS)
     for child in left:
