@@ -66,15 +66,14 @@ def panels_of(config: RunConfig, spec: EnvSpec) -> tuple[Panel | None, tuple[Pan
 
 
 @contextlib.contextmanager
-def parts_of(config: RunConfig) -> Iterator[Parts]:
-    """Raises PanelError if what is trained on shares tasks with what is validated or evaluated on, and if what is
-    validated on shares tasks with what is evaluated on."""
+def parts_with(
+    config: RunConfig, policy: Callable[[], tuple[Network, ChatFormat]], env_workers: int
+) -> Iterator[Parts]:
+    """Everything but the policy, which `policy` gives after the panels were found sound. Raises as panels_of."""
     spec = environments.get(config.env.name)
     train, panels, validation = panels_of(config, spec)
-    disable_progress_bar()  # of loading weights: it would end up in the run's log
-    model, tokenizer = backbones.load(config.backbone, config.env)
-    own_memory(model)
-    pool = OrderedPool(EnvPool(spec.make, config.env, config.runtime.env_workers))
+    network, chat = policy()
+    pool = OrderedPool(EnvPool(spec.make, config.env, env_workers))
     with contextlib.closing(pool):
         yield Parts(
             spec=spec,
@@ -83,10 +82,25 @@ def parts_of(config: RunConfig) -> Iterator[Parts]:
             train=train,
             panels=panels,
             validation=validation,
-            network=Network(model, config.runtime.device),
-            chat=ChatFormat(tokenizer),
+            network=network,
+            chat=chat,
             skills=skill_texts(config, spec, train, (*panels, *filter(None, [validation]))),
         )
+
+
+@contextlib.contextmanager
+def parts_of(config: RunConfig) -> Iterator[Parts]:
+    """Raises PanelError if what is trained on shares tasks with what is validated or evaluated on, and if what is
+    validated on shares tasks with what is evaluated on."""
+
+    def policy() -> tuple[Network, ChatFormat]:
+        disable_progress_bar()  # of loading weights: it would end up in the run's log
+        model, tokenizer = backbones.load(config.backbone, config.env)
+        own_memory(model)
+        return Network(model, config.runtime.device), ChatFormat(tokenizer)
+
+    with parts_with(config, policy, config.runtime.env_workers) as parts:
+        yield parts
 
 
 # -------------------------------------------------------------------------------------------------------------- skills

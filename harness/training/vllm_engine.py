@@ -10,11 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from envs import registry as environments
-from envs.pool import EnvPool, OrderedPool
 from harness import backbones
 from harness.config import RunConfig
-from harness.parts import Analysis, Parts, panels_of, skill_texts
+from harness.parts import Analysis, Parts, parts_with
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.run import Session, check_weights
 from harness.states import COMPLETE, RUNNING
@@ -65,20 +63,10 @@ def _parts(config: RunConfig) -> Iterator[Parts]:
     """As harness.parts.parts_of, without the weights: vLLM has them."""
     from transformers import AutoTokenizer
 
-    spec = environments.get(config.env.name)
-    train, panels, validation = panels_of(config, spec)
-    source = str(backbones.ensure(config.backbone, config.env))
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=config.backbone.revision or "main")
-    pool = OrderedPool(EnvPool(spec.make, config.env, config.runtime.env_workers))
-    with contextlib.closing(pool):
-        yield Parts(
-            spec=spec,
-            prompter=spec.prompter(config.env),
-            pool=pool,
-            train=train,
-            panels=panels,
-            validation=validation,
-            network=cast(Network, None),  # only what trains asks for it
-            chat=ChatFormat(tokenizer),
-            skills=skill_texts(config, spec, train, panels),
-        )
+    def policy() -> tuple[Network, ChatFormat]:
+        source = str(backbones.ensure(config.backbone, config.env))
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=config.backbone.revision or "main")
+        return cast(Network, None), ChatFormat(tokenizer)  # only what trains asks for the network
+
+    with parts_with(config, policy, config.runtime.env_workers) as parts:
+        yield parts

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envs import registry as environments
-from envs.pool import EnvPool, OrderedPool
 from harness.config import RunConfig
-from harness.parts import Analysis, Parts, panels_of, skill_texts
+from harness.parts import Analysis, Parts, parts_with
 from harness.record import RunDirectory
 from harness.run import Session
 from harness.teacher_run import FinishedRun
@@ -41,21 +39,9 @@ NEVER = 1.0  # share of failed episodes that stops an evaluation: those are coun
 @contextlib.contextmanager
 def verl_parts(config: RunConfig, tokenizer: Any, max_positions: int) -> Iterator[Parts]:
     """As harness.parts.parts_of, with weights and environments elsewhere: they are in verl's processes."""
-    spec = environments.get(config.env.name)
-    train, panels, validation = panels_of(config, spec)
-    pool = OrderedPool(EnvPool(spec.make, config.env, 0))  # empty: the agent loops have pools of their own
-    with contextlib.closing(pool):
-        yield Parts(
-            spec=spec,
-            prompter=spec.prompter(config.env),
-            pool=pool,
-            train=train,
-            panels=panels,
-            validation=validation,
-            network=RemoteNetwork(max_positions),
-            chat=ChatFormat(tokenizer),
-            skills=skill_texts(config, spec, train, (*panels, *filter(None, [validation]))),
-        )
+    # No workers: the agent loops have pools of their own.
+    with parts_with(config, lambda: (RemoteNetwork(max_positions), ChatFormat(tokenizer)), 0) as parts:
+        yield parts
 
 
 class VerlSession(Session):
