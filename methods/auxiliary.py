@@ -8,9 +8,9 @@ value per policy token that the teacher scored, [R, T]; log pi_T is a constant e
     gated_gap    sg(g) * Delta               gradient      -g * grad log pi_theta,   g in (0, 1)
 
 The first is an importance-weighted reverse KL (Schulman's k3, eq. (4) of arXiv:2402.03300 against a reference policy;
-arXiv:2604.10674 uses it so, eqs. (10) to (12)); the second its gradient on the policy's own samples, where rho = 1
+arXiv:2604.10674 uses it so, eq. (12)); the second its gradient on the policy's own samples, where rho = 1
 (arXiv:2601.18734v3, eq. (9)). The third pulls every sampled token up, whatever its teacher says, by a weight that its
-gate decides (arXiv:2605.15155): its value is no KL, and is negative where the teacher likes a token less.
+gate decides (arXiv:2605.15155, section 2.3): its value is no KL, and is negative where the teacher likes a token less.
 
 The engine sums what `aux_loss` gives over the response mask of a mini-batch and divides by its number of policy tokens
 (Agg in the methods' docstrings); coefficients are inside.

@@ -81,7 +81,8 @@ DEVIATIONS = (
 POLICY_LOSS = Deviation(  # of methods without a teacher; those with one tell it in words of their own
     topic="policy loss",
     paper="clipped loss and KL to the initial policy, 0.01 (SDAR's appendix: in every environment)",
-    code="also dual clip 3.0 and an entropy bonus of 0.001 (OPID's Search script: none); KL 0.001 in Search",
+    code="also dual clip 3.0 (SDAR's algorithm 2 has one too, without a value) and an entropy bonus of 0.001 (OPID's "
+    "Search script: none); KL 0.001 in Search",
     ours="set once for all rows of a table (training.*); protocol=paper and code follow the sources",
     source="arXiv:2402.03300; arXiv:2605.15155 appendix C; scripts of ZJU-REAL/SDAR@8b85c23, jinyangwu/OPID@37a15a5",
 )

@@ -29,10 +29,12 @@ CONSTANT_GATE = 0.5  # sigmoid(beta * Delta) at beta = 0
 def _deviations(ours: str) -> tuple[Deviation, ...]:
     loss = Deviation(
         topic="loss",
-        paper="the policy loss plus self-distillation towards the skill-reading policy",
+        paper="the policy loss plus self-distillation towards the skill-reading policy. SDAR's algorithm 5 prints the "
+        "mean of log pi_theta - log pi_ref, of a frozen policy without a skill, which has no teacher in its gradient "
+        "either; its table of settings has beta = 0",
         code="SDAR's loss with beta = 0: a gate of 1/2 everywhere, so the teacher's scores cancel out of the gradient",
         ours=ours,
-        source="arXiv:2605.15155; launch scripts of ZJU-REAL/SDAR@8b85c23",
+        source="arXiv:2605.15155 appendices B, C; launch scripts of ZJU-REAL/SDAR@8b85c23",
     )
     weight = Deviation(
         topic="weight of the teacher's term",

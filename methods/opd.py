@@ -7,7 +7,8 @@ student does not. With l_t, k3_t and rho_t as in methods/skill_sd.py, but pi_T o
     `opd`        L = L_OPD                A = 0: no outcome reward
     `grpo_opd`   L = L_GRPO + L_OPD       the advantage untouched
 
-The paper writes L_OPD as a one-sample reverse KL; at theta = theta_old both have the gradient l_t * grad log pi_theta.
+The paper's L_OPD is the reverse KL to the teacher, eq. (3) of its v2, estimated on the sampled token, eq. (4); L is its
+eq. (5). The form above is the released code's; at theta = theta_old both have the gradient l_t * grad log pi_theta.
 """
 
 from __future__ import annotations
@@ -40,8 +41,15 @@ WEIGHT = Deviation(
     "there, unsearched and constant, because 0.01 belongs to billions of parameters over 150 steps",
     source="arXiv:2609.20784; launch scripts of ZJU-REAL/SDAR with RetireOPD",
 )
-DEVIATIONS = (LOSS, *teacher.DEVIATIONS[:2], REFERENCE)
-DEVIATIONS_GRPO = (LOSS, WEIGHT, *teacher.DEVIATIONS[:2], REFERENCE, *grpo.DEVIATIONS)
+TEACHER = Deviation(
+    topic="which weights of its run the teacher has",
+    paper="those with the best success on the validation set, which is also SR_T",
+    code="a path that the launch script is given",
+    ours="those after its last training step, the ones that a table shows for every row",
+    source="arXiv:2609.20784 appendix A.5; launch scripts of ZJU-REAL/SDAR with RetireOPD",
+)
+DEVIATIONS = (LOSS, TEACHER, *teacher.DEVIATIONS[:2], REFERENCE)
+DEVIATIONS_GRPO = (LOSS, WEIGHT, TEACHER, *teacher.DEVIATIONS[:2], REFERENCE, *grpo.DEVIATIONS)
 
 
 class Opd(K3Teacher):

@@ -1,27 +1,33 @@
 """RetireOPD (arXiv:2609.20784): a teacher that leaves for good once the student no longer gains from it.
 
-1. Teacher: a run of GRPO with skills in its prompt (row skill_grpo, `teacher.run`), then frozen. SR_T: its success with
-   skills, which the harness measures on the panel `validation` before the student's first step.
-2. Student, which sees no skill: L = L_GRPO + lambda * L_OPD, as in methods/opd.py.
+Equation numbers are those of its second version (v2; where they were seen: docs/equations.md).
+
+1. Teacher, eq. (1): a run of GRPO with skills in its prompt (row skill_grpo, `teacher.run`), then frozen. SR_T: its
+   success with skills, which the harness measures on the panel `validation` before the student's first step.
+2. Student, which sees no skill, eq. (5): L = L_GRPO + lambda * L_OPD, as in methods/opd.py.
 3. Retirement, decided at the end of each window of W training steps; window m has the steps (m-1)W+1 .. mW:
 
-    K_n          = -(mean of Delta_t over the scored tokens of step n)        nats; Delta_t = log pi_T - log pi_old
-    K_m          = mean of K_n over the steps of window m
+    Delta_t      = log pi_T(y_t) - log pi_old(y_t)                     nats, [R, T], eq. (4)
+    K_n          = -(mean of Delta_t over the tokens of step n)        nats, eq. (6) left; which mean: see the forms
+    K_m          = mean of K_n over the steps of window m              nats, eq. (6) right
     SR_m         = the student's success on the panel `validation` after step mW
-    competence_m = (SR_m + SR_{m-1}) / (2 SR_T)
-    progress_m   = (K_{m-1} - K_m) / K_{m-1}           form `code`; invalid if |K_{m-1}| <= 1e-8
-                 = (K_m - K_{m-1}) / K_m               form `paper`; invalid if |K_m| <= 1e-8
+    progress_m   = (K_m - K_{m-1}) / K_m               form `paper`, eq. (7) left; invalid if |K_m| <= 1e-8
+                 = (K_{m-1} - K_m) / K_{m-1}           form `code`; invalid if |K_{m-1}| <= 1e-8
+    competence_m = (SR_m + SR_{m-1}) / (2 SR_T)        eq. (7) right
 
-   The teacher retires (eq. (9), section 3.3) at the first m >= 2 with competence_m >= 0.9 and an exhausted progress:
-   progress_m <= 0 in the code's form, progress_m >= 0 in the paper's, which takes K with the sign of Delta (the ratio
-   does not see the sign). The paper's K_n is a mean per trajectory first, then over trajectories. Eq. (9) is
-   known from one note that cites it (docs/equations.md); the numbers of the other equations are not known to us.
-   Both thresholds are knobs; at 0 the two forms agree whenever K_m and K_{m-1} have one sign. From step mW + 1 on
-   lambda is 0 and no teacher is asked: pure GRPO to the end.
+   The teacher retires, eq. (8), at the first m >= 2 with competence_m >= 0.9 and an exhausted progress.
 
-At the edges: an invalid progress (also for want of scored tokens) never retires; with SR_T = 0 competence is undefined
-and never retires either, which the metric competence_undefined says. An ablation switches a criterion off
-(use_progress, use_competence), or retires after the fixed step `stop_step` whatever the criteria say.
+   The two forms (method.knobs.progress_form; rows retire_opd and retire_opd_released) differ in three things. The mean
+   of K_n is over the scored tokens of each trajectory and then over trajectories in the paper's, over all scored tokens
+   of the step in the code's. The paper divides by the window itself, the code by the window before. Exhausted is
+   progress_m >= 0 in the paper's form, which takes K with the sign of Delta (the ratio does not see the sign), and
+   progress_m <= 0 in the code's. Both thresholds are knobs. From step mW + 1 on lambda is 0 and no teacher is asked:
+   pure GRPO to the end.
+
+At the edges: a trajectory without scored tokens has no part in K_n. An invalid progress (also for want of scored
+tokens) never retires; with SR_T = 0 competence is undefined and never retires either, which the metric
+competence_undefined says. An ablation switches a criterion off (use_progress, use_competence), or retires after the
+fixed step `stop_step` whatever the criteria say.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ from methods.signal import EPISODE, masked_mean, skill_shift
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMS = ("code", "paper")
+FORMS = ("paper", "code")
 SMALLEST = 1e-8  # nats; a smaller |K| cannot be divided by (released code)
 ROUNDING = 1e-9  # competence is made of shares of episodes: 0.72 / 0.8 has to count as 0.9
 
@@ -50,8 +56,8 @@ DEVIATIONS = (
         topic="progress criterion",
         paper="(K_m - K_{m-1}) / K_m >= delta, K with the sign of Delta, delta = 0",
         code="(K_{m-1} - K_m) / K_{m-1} <= threshold, K with the opposite sign, threshold = 0",
-        ours="as the code; the paper's form on request (method.knobs.progress_form). The same rule at 0 while K keeps "
-        "its sign; elsewhere sign and denominator of the threshold differ",
+        ours="row retire_opd as the paper, row retire_opd_released as the code (method.knobs.progress_form). For the "
+        "same K_n the same rule at 0 while K keeps its sign; elsewhere sign and denominator of the threshold differ",
         source="arXiv:2609.20784; ZJU-REAL/SDAR with RetireOPD, retire_opd.py",
     ),
     Deviation(
@@ -65,9 +71,10 @@ DEVIATIONS = (
     ),
     Deviation(
         topic="when the gap is taken",
-        paper="over the batch of a step",
+        paper="per trajectory of a step, then over its trajectories",
         code="masked token mean over the batch of a step",
-        ours="masked token mean over all scored tokens of a step, under the rollout policy, before the update",
+        ours="each as its progress criterion is written (method.knobs.progress_form); of all scored tokens of a step, "
+        "under the rollout policy, before the update",
         source="arXiv:2609.20784; ZJU-REAL/SDAR with RetireOPD, retire_opd.py",
     ),
     Deviation(
@@ -79,6 +86,7 @@ DEVIATIONS = (
     ),
     opd.LOSS,
     opd.WEIGHT,
+    opd.TEACHER,
     *teacher.DEVIATIONS[:2],
     opd.REFERENCE,
     *grpo.DEVIATIONS,
@@ -87,13 +95,14 @@ DEVIATIONS = (
 
 @dataclass(frozen=True)
 class Knobs:
-    """window: W, training steps;  progress_form: code | paper;  progress_threshold: largest (code) or least (paper)
-    progress that counts as exhausted, no unit;  competence_threshold: least share of the teacher's success
+    """window: W, training steps;  progress_form: paper | code, for K_n too;  progress_threshold: least (paper) or
+    largest (code) progress that counts as exhausted, no unit
+    competence_threshold: least share of the teacher's success
     use_progress, use_competence: whether a criterion counts;  stop_step: retire after this training step, criteria or
     not; null: by the criteria"""
 
     window: int = 5
-    progress_form: str = "code"
+    progress_form: str = "paper"
     progress_threshold: float = 0.0
     competence_threshold: float = 0.9
     use_progress: bool = True
@@ -229,10 +238,19 @@ class RetireOpd(opd.Opd):
 
     def advantages(self, step: int, batch: Batch) -> Tensor:
         """The base advantage; the step's gap is noted on the way, because here the whole batch is known."""
-        shift, scored = skill_shift(batch, EPISODE)
-        if self.retirement.adaptive and not self.retirement.retired(step) and bool(scored.any()):
-            self.retirement.observe(step, -masked_mean(shift, scored))
+        gap = self.gap(batch)
+        if self.retirement.adaptive and not self.retirement.retired(step) and gap is not None:
+            self.retirement.observe(step, gap)
         return super().advantages(step, batch)
+
+    def gap(self, batch: Batch) -> float | None:
+        """K_n of a step's batch in nats, by the configured form; None if nothing was scored."""
+        shift, scored = skill_shift(batch, EPISODE)
+        if not bool(scored.any()):
+            return None
+        if self.retirement.knobs.progress_form == "code":
+            return -masked_mean(shift, scored)
+        return -mean_of_trajectories(shift, scored, batch)
 
     def metrics(self, step: int, batch: Batch) -> dict[str, float]:
         """Those of OPD; retired: 1 from the last step with a teacher on (`after_validation` has the last word); gap:
@@ -244,9 +262,9 @@ class RetireOpd(opd.Opd):
             "retired": float(self.retirement.retired(step + 1)),
             "can_retire": float(possible),
         }
-        shift, scored = skill_shift(batch, EPISODE)
-        if bool(scored.any()):
-            found["gap"] = -masked_mean(shift, scored)
+        gap = self.gap(batch)
+        if gap is not None:
+            found["gap"] = gap
         if self.retirement.teacher_success is not None:
             found["teacher_success"] = self.retirement.teacher_success
         return found
@@ -273,6 +291,17 @@ class RetireOpd(opd.Opd):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.retirement.load(state)
+
+
+def mean_of_trajectories(values: Tensor, mask: Tensor, batch: Batch) -> float:
+    """Mean over trajectories of the mean of `values` [R, T] over a trajectory's true entries of `mask` [R, T], which
+    must be policy tokens; trajectories without any are left out, and one at least must have some."""
+    chosen = mask.bool()
+    trajectory = batch.step_trajectory[batch.token_step[chosen]]  # of each chosen token
+    sums = values.new_zeros(len(batch.group)).double().index_add_(0, trajectory, values[chosen].double())
+    counts = trajectory.bincount(minlength=len(batch.group))
+    played = counts > 0
+    return float((sums[played] / counts[played]).mean())
 
 
 def _success(result: Validation) -> float:
@@ -329,7 +358,7 @@ def warn(config: MethodConfig, total_steps: int) -> str:
 SPEC = MethodSpec(
     name="retire_opd",
     build=RetireOpd,
-    version=2,
+    version=3,
     uses_teacher=True,
     needs=frozenset({"engine:teacher", "engine:aux_loss"}),
     paper="arXiv:2609.20784",

@@ -8,16 +8,14 @@
         entropy   h_t                                row sdar_entropy
 
 h_t = H_t / entropy_unit, with H_t the entropy in nats of the student's next-token distribution at the sampling
-temperature. With entropy_unit = 1 it is in nats, unscaled, as all that is known of the paper's gates is the formula;
-log(vocabulary size) would make it a share of the largest entropy.
+temperature. The paper's is in nats (entropy_unit = 1); log(vocabulary size) would make it a share of the largest one.
 
 The gradient is -lambda * Agg[g_t * grad log pi_theta(y_t)]: every sampled token is raised, one that the teacher doubts
 by less, and none is lowered; with Delta_t = 0 the weight is still 1/2. The value of L_SDAR is no KL: it is negative
 where the teacher finds tokens less likely. The entropy gate does not read the teacher, whose scores therefore cancel
 out of the gradient; it is registered under a name of its own that says so.
 
-L_GRPO is eq. (2) of the paper (v1), known from one note that cites it (docs/equations.md). The numbers of its other
-equations are not known to us.
+L_GRPO is eq. (2) of the paper (v1); gap, gates and losses (sections 2.2 and 2.3, algorithm 1) have no number there.
 """
 
 from __future__ import annotations
@@ -58,9 +56,9 @@ _ENTROPY = Deviation(
     topic="gates that read the entropy",
     paper="entropy and soft-OR gates beside the gap gate",
     code="the gap gate alone",
-    ours="both, with the entropy in nats divided by method.knobs.entropy_unit (1); the scale of the paper's is unknown "
-    "to us. The teacher cancels out of the entropy gate's gradient, so that gate is a method of its own, sdar_entropy",
-    source="arXiv:2605.15155; ZJU-REAL/SDAR@8b85c23",
+    ours="both, with the entropy in nats divided by method.knobs.entropy_unit (1, as the paper). The teacher cancels "
+    "out of the entropy gate's gradient, so that gate is a method of its own, sdar_entropy",
+    source="arXiv:2605.15155 section 2.3; ZJU-REAL/SDAR@8b85c23",
 )
 DEVIATIONS = (_WEIGHT, _SELECTION, _ENTROPY, *teacher.DEVIATIONS, *grpo.DEVIATIONS)
 

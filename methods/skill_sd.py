@@ -10,8 +10,7 @@ lambda * Agg[rho_t * l_t * grad log pi_theta], with rho_t <= 10 and l_t >= -20 (
 theta = theta_old a policy gradient with advantage -lambda * l_t, the direction of OPID's skill advantage
 (methods/opid.py).
 
-l_t, rho_t and the loss are eqs. (10) to (12) of the paper (v1), known from one note that cites them
-(docs/equations.md); which is which is not known to us.
+In the paper (v1) l_t is eq. (10), the sum over tokens of rho_t * k3_t eq. (12) and L eq. (14) (docs/equations.md).
 """
 
 from __future__ import annotations

@@ -32,13 +32,13 @@ class Played:
 
 
 def batch_of(step: int, gap: float | None) -> Batch:
-    """A batch whose mean gap K_n is `gap`; without teacher scores if it is None."""
+    """A batch whose gap K_n is `gap` in each trajectory (one row each); without teacher scores if it is None."""
     batch = make_batch(step, "growing", channels="additive")
     if gap is None:
         return replace(batch, teacher={}, teacher_mask={})
     mask = batch.response_mask
     noise = torch.randn(mask.shape, generator=torch.Generator().manual_seed(step))
-    noise = noise - noise[mask].mean()
+    noise = noise - (noise * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
     scores = torch.where(mask, batch.old_logprobs - gap + 0.1 * noise, 0.0)
     return replace(batch, teacher={"episode": scores}, teacher_mask={"episode": mask})
 

@@ -39,8 +39,8 @@ def sigmoid(x: float) -> float:
 def numpy_token(name: str, live: float, old: float, teacher: float, entropy: float) -> tuple[float, float]:
     """Loss of one token without lambda, and its derivative in log pi_theta, as the papers write them; beta = 5.
 
-    REVERSE: arXiv:2601.18734v3, eq. (9); K3: arXiv:2604.10674v1, eqs. (10) to (12), and 2609.20784; gates:
-    arXiv:2605.15155. The numbers of the last two are not known to us.
+    REVERSE: arXiv:2601.18734v3, eq. (9); K3: arXiv:2604.10674v1, eqs. (10) to (12), which the released code of
+    2609.20784 has in the place of its eq. (4); gates: arXiv:2605.15155v1, section 2.3, without numbers.
     """
     gap = teacher - live
     if name in REVERSE:

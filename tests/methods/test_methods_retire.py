@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods_helpers import context, make_arrays, make_batch, row, to_batch, trajectories
+from methods_helpers import Arrays, context, make_arrays, make_batch, row, to_batch, trajectories
 from retire_helpers import FALLING, GOOD, POOR, STEPS, STUCK, TEACHER, Gap, batch_of, build, by_window, ends, play, run
 
 from methods import registry
@@ -20,19 +20,33 @@ FAST = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- formula
-@pytest.mark.parametrize("form", ["code", "paper"])
-def test_formulas_recomputed_in_numpy(form: str) -> None:
-    method = build(row("retire_opd", f"method.knobs.progress_form={form}", "method.knobs.competence_threshold=9.0"))
+def numpy_gap(form: str, arrays: Arrays) -> float:
+    """K_n as -(mean of Delta), arXiv:2609.20784v2: over all scored tokens (released code), or per trajectory and then
+    over trajectories, eq. (6)."""
+    teacher, old = (np.asarray(arrays[k], np.float64) for k in ("teacher/episode", "old_logprobs"))
+    found: dict[int, list[float]] = {}
+    for r, c in np.argwhere(np.asarray(arrays["teacher_mask/episode"])):
+        owner = int(np.asarray(arrays["step_trajectory"])[np.asarray(arrays["token_step"])[r, c]])
+        found.setdefault(owner, []).append(teacher[r, c] - old[r, c])
+    if form == "code":
+        return -float(np.mean([shift for shifts in found.values() for shift in shifts]))
+    return -float(np.mean([np.mean(shifts) for shifts in found.values()]))
+
+
+@pytest.mark.parametrize("layout", ["growing", "per_step"])
+@pytest.mark.parametrize(("name", "form"), [("retire_opd", "paper"), ("retire_opd_released", "code")])
+def test_formulas_recomputed_in_numpy(name: str, form: str, layout: str) -> None:
+    """arXiv:2609.20784v2, eqs. (6) and (7), and the released code's."""
+    method = build(row(name, "method.knobs.competence_threshold=9.0"))
     gaps: list[float] = []
     rates = [0.3, 0.55, 0.6]
     for step in range(1, 16):
-        arrays = make_arrays(step, "growing")
+        arrays = make_arrays(step, layout)
         batch = to_batch(arrays)
         method.advantages(step, batch)
-        places = np.argwhere(np.asarray(arrays["teacher_mask/episode"]))
-        teacher, old = (np.asarray(arrays[k], np.float64) for k in ("teacher/episode", "old_logprobs"))
-        gaps.append(-sum(teacher[r, c] - old[r, c] for r, c in places) / len(places))
+        gaps.append(numpy_gap(form, arrays))
         assert method.metrics(step, batch)["gap"] == pytest.approx(gaps[-1], abs=1e-6)
+        assert abs(numpy_gap("code", arrays) - numpy_gap("paper", arrays)) > 1e-3  # so that the forms are told apart
         if step % 5:
             continue
         window = step // 5
@@ -52,7 +66,7 @@ def test_formulas_recomputed_in_numpy(form: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- the rule
 def test_it_cannot_fire_in_the_first_window() -> None:
-    lax = ("method.knobs.progress_threshold=1000000.0", "method.knobs.competence_threshold=0.0")
+    lax = ("method.knobs.progress_threshold=-1000000.0", "method.knobs.competence_threshold=0.0")
     assert run("retire_opd", FALLING, POOR, *lax).last_taught == 10
     weekly = run("retire_opd", FALLING, dict.fromkeys(range(1, STEPS + 1), 0.1), *lax, "method.knobs.window=1")
     assert weekly.last_taught == 2

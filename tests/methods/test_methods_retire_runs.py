@@ -36,11 +36,13 @@ def test_a_fixed_step_needs_no_validation() -> None:
     assert run("retire_opd", FALLING, POOR, "method.knobs.stop_step=7").last_taught == 7
 
 
-@pytest.mark.parametrize("name", ["retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed"])
+@pytest.mark.parametrize(
+    "name", ["retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed", "retire_opd_released"]
+)
 def test_ablations_change_one_knob(name: str) -> None:
     base, ablation = row("retire_opd"), row(name)
     changed = {k for k in base.knobs if base.knobs[k] != ablation.knobs[k]}
-    assert len(changed) == 1 and changed <= {"use_progress", "use_competence", "stop_step"}
+    assert len(changed) == 1 and changed <= {"use_progress", "use_competence", "stop_step", "progress_form"}
     assert replace(ablation, id=base.id, label=base.label, knobs=base.knobs) == base
 
 
@@ -55,7 +57,8 @@ def test_the_files_say_every_knob() -> None:
 
 # --------------------------------------------------------------------------------------------------------------- resume
 @pytest.mark.parametrize(
-    "name", ["retire_opd", "retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed"]
+    "name",
+    ["retire_opd", "retire_opd_no_progress", "retire_opd_no_competence", "retire_opd_fixed", "retire_opd_released"],
 )
 @pytest.mark.parametrize("after", [0, 1, 4, 5, 7, 12, 14, 15, 16, 26])
 def test_resuming_equals_going_on(name: str, after: int) -> None:
