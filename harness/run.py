@@ -22,7 +22,8 @@ from harness.parts import Analysis, Parts, analysis_of, parts_of, skill_texts, t
 from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.teacher_run import FinishedRun
-from harness.training import checkpoint, trajectories
+from harness.training import checkpoint, notes, trajectories
+from harness.training.clocks import unit_of
 from harness.training.loop import Trainer, rollout_settings
 from harness.training.rollout import Player, Sampler, SkillOf
 from harness.training.teachers import Teacher
@@ -103,6 +104,8 @@ class Session:
             return
         trainer = self._trainer()
         step = saved = self._resume(trainer)
+        if step < self.planned:
+            notes.clock(self.run.spool, *unit_of(self.config))
         if step == 0 and self.planned and trainer.method.measures_teacher:
             self._measure_teacher(trainer)
         while step < self.planned:

@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from harness.config import RunConfig
 from harness.record import planned_steps
 from harness.training.batch import Row, build_batch, build_rows
 from harness.training.chat import ChatFormat
+from harness.training.clocks import Clock, now_on
 from harness.training.generation import PolicyWriter
 from harness.training.metrics import cost_metrics, outcome_metrics, update_metrics, validation_metrics
 from harness.training.network import Network
@@ -77,21 +78,6 @@ def seed_everything(seed: int, step: int) -> None:
     torch.manual_seed(value)
 
 
-@dataclass
-class Clock:
-    """Seconds between marks. now: what the time is; by default in CPU seconds of this process."""
-
-    now: Callable[[], float] = time.process_time
-    started: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.started = self.now()
-
-    def lap(self) -> float:
-        before, self.started = self.started, self.now()
-        return self.started - before
-
-
 @dataclass(frozen=True)
 class Extras:
     """What only some runs need.
@@ -116,7 +102,8 @@ class Trainer:
     """One run's training: the order of things, for every engine. What computes is made by `_parts`.
 
     tasks: what is trained on (the fraction is applied already). The pool needs tasks_per_step x group_size slots.
-    cpu_seconds: of all steps so far, earlier attempts included. clock: what `time/*` is measured with.
+    cpu_seconds: of all steps so far, earlier attempts included. clock: what `time/*` is measured with
+        (harness.training.clocks).
     """
 
     clock: Callable[[], float] = staticmethod(time.process_time)
@@ -158,6 +145,7 @@ class Trainer:
         config, network = self.config, self.network
         self.sampler = Sampler(network, self.chat, pool, prompter, rollout_settings(config))
         self.teacher = make_teacher(config.method.teacher, network, self.extras.load_teacher)
+        self.clock = now_on(network.device.type)
         reference = self.extras.reference
         self.reference_scorer = self.scorer(reference) if reference is not None else None
         updater = Updater(network, config.training, self.chat.pad_id, config.seed)

@@ -1,5 +1,5 @@
-"""Metrics of a training step (CPU seconds are of this process; environments in worker processes do not count; with
-engine=verl all seconds are wall seconds).
+"""Metrics of a training step. Its seconds are CPU seconds of this process, environments in worker processes left out;
+on a GPU and with engine=verl they are wall seconds (event `clock`: unit cpu_s | wall_s, gpus).
 
 train/success, return, length    means over trajectories; return is R(tau) before penalties
 train/invalid                    share of environment steps that count as invalid (training.penalise)
@@ -19,7 +19,7 @@ cost/teacher_tokens_rescored     response tokens that got a score from them
 cost/analyzer_*                  calls, cached, retries, repairs, prompt_tokens, completion_tokens, money, unmetered,
                                  corrupt: see methods.skills.analyzer.Usage; money in the currency of the configured
                                  prices, too low by the answers that are unmetered
-time/rollout_s, env_s, teacher_s, analyzer_s, update_s, reference_s, validation_s, cpu_total_s    CPU seconds
+time/rollout_s, env_s, teacher_s, analyzer_s, update_s, reference_s, validation_s, cpu_total_s    of `clock`
 time/analyzer_wall_s             wall seconds during which analyses were in progress; overlaps with other work
 time/analyzer_wait_s             wall seconds for which the loop waited for them
 validation/success, episodes     only after steps for which the method wanted a validation

@@ -1,11 +1,18 @@
-"""For the records: what a teacher read, and how much it raised or lowered each sampled token. Decides no number."""
+"""For the records: what a teacher read and how much it raised or lowered each sampled token; in which unit time is
+told. Decides no number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.spool import Spool
 from harness.training.batch import Row
 from methods.interface import Batch, TeacherRequest, Trajectory
+
+
+def clock(spool: Spool, unit: str, gpus: int) -> None:
+    """Event `clock` of an attempt that trains: what `time/*` counts (cpu_s | wall_s) and how many GPUs it holds."""
+    spool.event("clock", unit=unit, gpus=gpus)
 
 
 def note_skills(

@@ -11,7 +11,6 @@ the rounding of batched matrix products).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from envs.interface import EnvironmentFailure, Observation, Prompter, StepResult, Task
 from harness.training.chat import ChatFormat
+from harness.training.clocks import now_on
 from harness.training.episode import CONTEXTS as CONTEXTS
 from harness.training.episode import Director, Episode, fail
 from harness.training.episode import EpisodeRequest as EpisodeRequest
@@ -67,6 +67,7 @@ class Sampler:
                 "lower one of them"
             )
         self.network, self.chat, self.pool, self.prompter, self.settings = network, chat, pool, prompter, settings
+        self.now = now_on(network.device.type)
 
     @torch.inference_mode()
     def play(self, requests: Sequence[EpisodeRequest], temperature: float) -> tuple[list[Trajectory], RolloutStats]:
@@ -76,7 +77,7 @@ class Sampler:
         trajectory has `failure` set, termination `infra_failure` and no turns. temperature 0: the most likely token.
         """
         stats = RolloutStats()
-        started = time.process_time()
+        started = self.now()
         trajectories = self._play(requests, temperature, stats)
         broken = [i for i, trajectory in enumerate(trajectories) if trajectory.failure is not None]
         if broken:
@@ -85,7 +86,7 @@ class Sampler:
                 trajectories[i] = again
         for i, trajectory in enumerate(trajectories):
             trajectory.index = i
-        stats.seconds = time.process_time() - started
+        stats.seconds = self.now() - started
         return trajectories, stats
 
     def _play(self, requests: Sequence[EpisodeRequest], temperature: float, stats: RolloutStats) -> list[Trajectory]:
@@ -158,11 +159,10 @@ class Sampler:
             for episode, action, result in zip(live, parsed, results, strict=True)
         ]
 
-    @staticmethod
-    def _timed(stats: RolloutStats, call: Callable[[], T]) -> T:
-        started = time.process_time()
+    def _timed(self, stats: RolloutStats, call: Callable[[], T]) -> T:
+        started = self.now()
         result = call()
-        stats.env_seconds += time.process_time() - started
+        stats.env_seconds += self.now() - started
         return result
 
 
