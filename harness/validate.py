@@ -75,7 +75,7 @@ RANGES: Mapping[str, Range] = {
     "env.eval_per_type": COUNT,
     "env.max_steps": COUNT,
     "env.history": NATURAL,
-    "env.validation_per_type": COUNT,
+    "env.validation_per_type": NATURAL,
     "backbone.hidden": COUNT,
     "backbone.layers": COUNT,
     "backbone.heads": COUNT,
