@@ -49,7 +49,8 @@ class Observation:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """reward: of this step (1.0 on success, else 0.0 in ALFWorld); score: graded result in [0, 1];
-    admissible: whether the action was one the environment accepts in that state."""
+    admissible: whether the action was one the environment accepts in that state; truncated: the episode is over for no
+    other reason than that no further action is allowed."""
 
     observation: Observation
     reward: float
@@ -57,6 +58,7 @@ class StepResult:
     success: bool
     score: float
     admissible: bool
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,13 +68,15 @@ class TinyEnvironment:
         self.done_words += right
         success = self.done_words == len(words)
         text = f"you said {action}." if action in WORDS else "nothing happens."
+        last = self.steps >= self.config.max_steps
         return StepResult(
             self._observation(text),
             reward=float(success),
-            done=success or self.steps >= self.config.max_steps,
+            done=success or last,
             success=success,
             score=self.done_words / len(words),
             admissible=action in WORDS,
+            truncated=last and not success,
         )
 
     def close(self) -> None:

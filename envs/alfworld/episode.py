@@ -131,4 +131,4 @@ class AlfworldEpisode(ABC):
         done = won or self._steps >= self.max_steps
         self._running = not done
         observation = Observation(self._view.text.strip(), self._task, self._view.commands)
-        return StepResult(observation, float(won), done, won, float(won), admissible)
+        return StepResult(observation, float(won), done, won, float(won), admissible, truncated=done and not won)

@@ -18,6 +18,9 @@ _WELCOME = re.compile(r"^-= .*? =-\s*")
 _TASK = re.compile(r"\s*Your task is to: .*\Z", re.S)
 _ARRIVE = re.compile(r"^You arrive at ([^.]+)\. ")
 _OPENED = re.compile(r"^You open the ([^.]+)\. The \1 is open\. In it, ")
+# re.A: without it ſ and the two other i of Turkish count as letters of a tag.
+_ACTION = re.compile(r"<action>(.*?)</action>", re.S | re.I | re.A)
+_THINK = re.compile(r"<think>.*?</think>", re.S | re.I | re.A)
 _ROOM = re.compile(r"^You are in the middle of a room\. Looking quickly around you, you see ")
 
 
@@ -109,16 +112,16 @@ class AlfworldPrompter:
 
 def parse_tagged(response: str) -> ParsedAction:
     """Format <think>...</think><action>command</action>. What could be read is sent even when the format is broken."""
-    actions = re.findall(r"<action>(.*?)</action>", response, re.S | re.I)
+    actions = list(_ACTION.finditer(response))
     if not actions:
         return ParsedAction(response.strip()[-100:].lower(), False, "missing_action_tag")
-    action = actions[0].strip().lower()
+    action = actions[0].group(1).strip().lower()
     if len(actions) > 1:
         return ParsedAction(action, False, "several_actions")
-    think = re.search(r"<think>.*?</think>", response, re.S | re.I)
+    think = _THINK.search(response)
     if not think:
         return ParsedAction(action, False, "missing_think_tag")
-    if think.end() > response.lower().index("<action>"):
+    if think.end() > actions[0].start():
         return ParsedAction(action, False, "tag_order")
     if not action:
         return ParsedAction("", False, "empty")

@@ -97,7 +97,8 @@ class SearchQa:
             text = "nothing happens" if self.compact else "Nothing happens: use search[query] or answer[text]."
         done = kind == "answer" or self._steps >= self.config.max_steps
         self._running = not done
-        return StepResult(self._observation(text), float(right), done, right, float(right), bool(kind))
+        cut = done and kind != "answer"
+        return StepResult(self._observation(text), float(right), done, right, float(right), bool(kind), truncated=cut)
 
     def close(self) -> None:
         self._running = False

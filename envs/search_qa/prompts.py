@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from envs.interface import EnvConfig, Observation, ParsedAction, PromptParts
 
-_BARE = re.compile(r"\s*(search|answer)\s*\[(.*)\]\s*\Z", re.S | re.I)
-_BLOCK = re.compile(r"<(search|answer)>(.*?)</\1>", re.S | re.I)
-_THINK = re.compile(r"<think>.*?</think>", re.S | re.I)
+# a: without it ſ and the two other i of Turkish count as letters of a word or a tag.
+_BARE = re.compile(r"\s*((?ai:search|answer))\s*\[(.*)\]\s*\Z", re.S)
+_BLOCK = re.compile(r"<(search|answer)>(.*?)</\1>", re.S | re.I | re.A)
+_THINK = re.compile(r"<think>.*?</think>", re.S | re.I | re.A)
 _ROLE = "You answer a question. A search engine over Wikipedia is at hand; what it finds is shown to you as passages."
 
 
@@ -46,15 +47,17 @@ class SearchPrompter:
         self, first: Observation, history: Sequence[tuple[str, str]], current: Observation, step: int
     ) -> PromptParts:
         kept = list(history)[-self.history :] if self.history else []
-        if self.prompt == "compact":
-            shown = [*(observation for observation, _ in kept[1:]), current.text]
-            lines = [f"> {action} {seen}" for (_, action), seen in zip(kept, shown, strict=True)]
-            return PromptParts(task=f"question {first.task}", after="\n" + "\n".join(lines))
         shown = [*(observation for observation, _ in kept[1:]), current.text]
+        turns = list(zip((action for _, action in kept), shown, strict=bool(kept)))
+        if self.prompt == "compact":
+            # without history what was found last stands alone, without the action that found it
+            lines = [f"> {action} {seen}" for action, seen in turns] or shown
+            return PromptParts(task=f"question {first.task}", after="\n" + "\n".join(lines))
         past = "".join(
             f"[turn {step - len(kept) + k + 1}] {action}\n{self._information(seen)}\n"
-            for k, ((_, action), seen) in enumerate(zip(kept, shown, strict=True))
+            for k, (action, seen) in enumerate(turns)
         )
+        past = past or f"{self._information(current.text)}\n"
         return PromptParts(
             before=f"{_ROLE}\n", task=f"Question: {first.task}", after=f"\nSo far:\n{past}", turn=self._turn(step)
         )

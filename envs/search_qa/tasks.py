@@ -46,6 +46,10 @@ def load_panel(config: EnvConfig, name: str) -> Panel:
         return official.load_panel(Path(config.data).expanduser(), config, name)
     if name not in PANELS:
         raise ValueError(f"{NAME} has no panel {name!r} without env.data; it has {', '.join(PANELS)}")
+    if name == "validation" and config.validation_per_type < 1:
+        raise ValueError(
+            f"env.validation_per_type={config.validation_per_type} makes an empty panel {name!r}; give at least 1"
+        )
     sizes = (config.world_seed, config.train_per_type, config.eval_per_type, config.validation_per_type)
     chosen = _split(*sizes)[name]
     return build_panel(NAME, data_version(config), name, [task_of(question) for question in chosen])

@@ -77,7 +77,7 @@ class WebshopEnvironment:
         done = bought or self._steps >= self.max_steps
         self._running = not done
         success = reached == 1.0
-        return StepResult(self._look(), float(success), done, success, reached, accepted)
+        return StepResult(self._look(), float(success), done, success, reached, accepted, truncated=done and not bought)
 
     def grade(self) -> Score:
         """What buying the product looked at, with the options chosen, is worth."""

@@ -23,6 +23,9 @@ from envs.webshop.shop import ITEM, RESULTS, SEARCH, SUB
 
 _ANSWERABLE = re.compile(r"(search|click)\s+(\S.*)", re.S)
 _BRACKETED = re.compile(r"(?:search|click)\[[^\[\]]*\]")
+# re.A: without it ſ and the two other i of Turkish count as letters of a tag.
+_ACTION = re.compile(r"<action>(.*?)</action>", re.S | re.I | re.A)
+_THINK = re.compile(r"<think>.*?</think>", re.S | re.I | re.A)
 _SUB_END = re.compile(r"[.,;:]+(?=\s|$)")
 SENT_OF_BROKEN = 20  # characters of a response without tags that are sent, its last ones, as in OPID's code
 
@@ -166,16 +169,16 @@ def parse_bare(response: str) -> ParsedAction:
 
 def parse_tagged(response: str) -> ParsedAction:
     """Format <think>...</think><action>...</action>. What could be read is sent even when the format is broken."""
-    actions = re.findall(r"<action>(.*?)</action>", response, re.S | re.I)
+    actions = list(_ACTION.finditer(response))
     if not actions:
         return ParsedAction(response.strip()[-SENT_OF_BROKEN:].lower(), False, "missing_action_tag")
-    action = actions[0].strip().lower()
+    action = actions[0].group(1).strip().lower()
     if len(actions) > 1 or len(_BRACKETED.findall(action)) > 1:
         return ParsedAction(action, False, "several_actions")
-    think = re.search(r"<think>.*?</think>", response, re.S | re.I)
+    think = _THINK.search(response)
     if not think:
         return ParsedAction(action, False, "missing_think_tag")
-    if think.end() > response.lower().index("<action>"):
+    if think.end() > actions[0].start():
         return ParsedAction(action, False, "tag_order")
     if not action:
         return ParsedAction("", False, "empty")

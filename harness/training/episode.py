@@ -179,7 +179,8 @@ class Director:
         episode.trajectory.success, episode.trajectory.score = result.success, result.score
         over = len(episode.turns) >= self.settings.max_steps
         if result.done or over:
-            episode.trajectory.termination = "success" if result.success else "max_steps" if over else "done"
+            ended = result.done and not result.truncated  # by what was done, be it with the last action allowed
+            episode.trajectory.termination = "success" if result.success else "done" if ended else "max_steps"
         return not (result.done or over)
 
 

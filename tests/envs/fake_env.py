@@ -52,7 +52,8 @@ class Counter:
 
     def _result(self, text: str, won: bool, admissible: bool) -> StepResult:
         done = won or self.steps >= self.max_steps
-        return StepResult(Observation(text, "count.", ("go", "win")), float(won), done, won, float(won), admissible)
+        seen = Observation(text, "count.", ("go", "win"))
+        return StepResult(seen, float(won), done, won, float(won), admissible, truncated=done and not won)
 
     def close(self) -> None:
         pass
