@@ -73,6 +73,7 @@ class TrainingConfig:
     success_reward: float = 1.0
     invalid_penalty: float = 0.02
     penalise: str = "inadmissible"  # format | inadmissible: which steps count as invalid
+    max_failed_episodes: float = 0.5  # share of a step's or a validation's episodes that may be broken
 
 
 @dataclass
@@ -137,7 +138,6 @@ class VerlConfig:
     gpu_memory: float = 0.6
     param_offload: bool = False
     optimizer_offload: bool = False
-    reference_offload: bool = True
     gradient_checkpointing: bool = True
     attn_implementation: str = "auto"
     eager: bool = False
@@ -147,7 +147,7 @@ class VerlConfig:
     storage_units: int = 0
     ray_cpus: int = 0
     keep_checkpoints: int = 2
-    max_failed_episodes: float = 0.5
+    max_sampler_gap: float = 0.5  # nats
     extra: dict[str, Any] = field(default_factory=dict)  # further keys of verl's own configuration
 
 

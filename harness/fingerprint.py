@@ -53,6 +53,7 @@ _IDENTITY = """
 _RUNTIME = """
     method.id method.label method.teacher.run backbone.name scale
     env.data env.cache
+    training.max_failed_episodes
     tracking.enabled tracking.uri tracking.experiment tracking.interval
     analyzer.base_url analyzer.api_key_env analyzer.limit_field analyzer.connect_timeout analyzer.read_timeout
     analyzer.retries analyzer.retry_delay analyzer.retry_delay_max analyzer.retry_after_max analyzer.concurrency
@@ -66,9 +67,9 @@ _RUNTIME = """
     runtime.out runtime.checkpoint_every runtime.keep_trajectories runtime.env_workers runtime.eval_batch
     runtime.threads runtime.log_level runtime.min_free_gb
     verl.tensor_parallel verl.sequence_parallel verl.micro_batch verl.score_micro_batch verl.gpu_memory
-    verl.param_offload verl.optimizer_offload verl.reference_offload verl.gradient_checkpointing
+    verl.param_offload verl.optimizer_offload verl.gradient_checkpointing
     verl.attn_implementation verl.eager verl.batched_tokens verl.sequences verl.agent_workers verl.storage_units
-    verl.ray_cpus verl.keep_checkpoints verl.max_failed_episodes
+    verl.ray_cpus verl.keep_checkpoints verl.max_sampler_gap
     vllm.base_url vllm.model vllm.api_key_env vllm.concurrency vllm.timeout vllm.attempts
     backbone.by_env
 """

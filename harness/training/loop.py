@@ -19,10 +19,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from envs.interface import EnvironmentFailure, Prompter, Task
+from envs.interface import Prompter, Task
 from harness.config import RunConfig
 from harness.record import planned_steps
 from harness.training.batch import Row, build_batch, build_rows
+from harness.training.broken import unbroken
 from harness.training.chat import ChatFormat
 from harness.training.clocks import Clock, now_on
 from harness.training.generation import PolicyWriter
@@ -172,16 +173,15 @@ class Trainer:
     def step(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
         """Training step `step` (from 1): its metrics, and all trajectories, excluded ones included.
 
-        Raises EnvironmentFailure if no episode could be played, NonFiniteUpdateError, and whatever the method raises.
+        Raises EnvironmentFailure if too few episodes could be played (training.max_failed_episodes),
+        NonFiniteUpdateError, and whatever the method raises.
         """
         training, clock = self.config.training, Clock(self.clock)
         seed_everything(self.config.seed, step)
         if self.extras.writer is not None:
             self.extras.writer.begin(step)
         played, rollout = self.sampler.play(self.requests(step), training.temperature)
-        kept = [trajectory for trajectory in played if trajectory.failure is None]
-        if not kept:
-            raise EnvironmentFailure(f"step {step}: no episode could be played; the first failure: {played[0].failure}")
+        kept = unbroken(played, training.max_failed_episodes, f"training step {step}")
         for index, trajectory in enumerate(kept):
             trajectory.index = index
         times = {"rollout": clock.lap() - rollout.env_seconds, "env": rollout.env_seconds}

@@ -12,9 +12,10 @@ from tiny_env import FAILURES
 from training_helpers import CONTEXTS, method_config, run_config, trainer
 
 from envs.interface import EnvironmentFailure
+from harness.training.broken import reasons, unbroken
 from harness.training.loop import check_advantages, tasks_of_step
 from methods import registry
-from methods.interface import Batch, ScheduleConfig, SkillConfig
+from methods.interface import Batch, ScheduleConfig, SkillConfig, Trajectory
 
 METRICS = {
     *(f"train/{n}" for n in ("success", "return", "length", "invalid", "zero_groups", "entropy", "kl", "loss")),
@@ -145,8 +146,29 @@ def test_a_step_without_any_episode_stops_the_run():
     made = trainer(run_config())
     for request in made.requests(1):
         FAILURES[request.task.id, "reset"] = 10**6
-    with pytest.raises(EnvironmentFailure, match="step 1: no episode could be played"):
+    with pytest.raises(EnvironmentFailure, match=r"step 1: no episode could be played; the first: task .*broke"):
         made.step(1)
+
+
+@pytest.mark.parametrize("limit, stops", [(0.3, True), (0.4, False)])
+def test_more_broken_episodes_than_allowed_stop_the_run_with_the_first_reason(limit, stops):
+    made = trainer(run_config(max_failed_episodes=limit))
+    FAILURES[made.requests(1)[4].task.id, "reset"] = 10**6  # one task of three: 4 of 12 episodes
+    if stops:
+        told = r"step 1: 4 of 12 episodes failed.*training\.max_failed_episodes allows; the first: task .*broke"
+        with pytest.raises(EnvironmentFailure, match=told):
+            made.step(1)
+    else:
+        assert made.step(1)[0]["train/excluded"] == pytest.approx(4 / 12)
+
+
+def test_one_broken_episode_stops_a_run_that_allows_none():
+    played = [Trajectory(i, 0, i, "t", "one", "") for i in range(2)]
+    assert unbroken(played, 0.0, "here") == played and reasons(played) == {}
+    played[1].failure = "broke"
+    assert unbroken(played, 0.5, "here") == played[:1] and reasons(played) == {"broke": 1}
+    with pytest.raises(EnvironmentFailure, match="here: 1 of 2 episodes failed"):
+        unbroken(played, 0.0, "here")
 
 
 # ------------------------------------------------------------------------------------------------------------ the data

@@ -9,7 +9,7 @@ import pytest
 import torch
 import verl_helpers as helpers
 
-from envs.interface import EnvironmentFailure, Task
+from envs.interface import Task
 from harness.training.episode import EpisodeRequest
 from harness.training.verl.parts import POLICY, TEACHER, RemoteNetwork, RemotePlayer, RemoteScorer, RemoteTeacher
 from harness.training.verl.rows import packed
@@ -60,9 +60,9 @@ def answer(failure=None, **about):
     return SimpleNamespace(samples=samples, text=text, about={**ABOUT, **about})
 
 
-def player(answers, limit=0.5, **named):
+def player(answers, **named):
     config = helpers.run_config("grpo", Path("nowhere"))
-    return RemotePlayer(Services(answers), config, limit, **named)
+    return RemotePlayer(Services(answers), config, **named)
 
 
 def requests(count):
@@ -78,13 +78,6 @@ def test_episodes_come_back_in_order_with_what_they_cost():
     (wanted, loop, source, training) = made.services.asked[0]
     assert (loop, source, training) == ("per_step", POLICY, False)
     assert [w.temperature for w in wanted] == [0.4, 0.4]
-
-
-def test_more_failures_than_allowed_stop_the_run_with_the_first_reason():
-    with pytest.raises(EnvironmentFailure, match=r"2 of 3 episodes failed.*max_failed_episodes.*the engine broke"):
-        player([answer("the engine broke"), None, answer()]).play(requests(3), 1.0)
-    played, _ = player([answer("the engine broke"), None, answer()], limit=1.0).play(requests(3), 1.0)
-    assert [t.failure is None for t in played] == [False, False, True]
 
 
 def test_an_error_that_is_not_the_environments_stops_the_run():

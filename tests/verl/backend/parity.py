@@ -89,7 +89,6 @@ def _compare(config: Any, folder: Path, teacher: Path, services: Any) -> dict[st
         extras = dataclasses.replace(local.extras, reference=network if config.training.kl_coef else None)
         remote = RemoteTrainer(
             services,
-            1.0,
             teacher if config.method.teacher.weights == "frozen" else None,
             config,
             network,
