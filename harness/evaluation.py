@@ -21,7 +21,7 @@ from envs.interface import Panel, Task
 from envs.panels import assert_each_once
 from harness.files import RecordError, atomic_write
 from harness.states import Interrupted
-from harness.training.rollout import EpisodeRequest, Player, SkillOf
+from harness.training.rollout import EpisodeRequest, Player, RolloutStats, SkillOf
 from methods.interface import Trajectory
 
 # One row per evaluated episode. Units: length in environment steps, malformed and inadmissible in steps, tokens.
@@ -74,10 +74,12 @@ def play_panel(
     batch: int,
     skill_of: SkillOf | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    spent: RolloutStats | None = None,
 ) -> list[Played]:
     """Every task of the panel `repeats` times, in the panel's order within each repeat.
 
     skill_of: text for the policy's own prompt, or None for evaluation without skills. batch: episodes in lock-step.
+    spent: the tokens are added there.
     Raises Interrupted between batches, and PanelError if the panel was not played as declared.
     """
     wanted = [(task, repeat) for repeat in range(repeats) for task in panel.tasks]
@@ -89,7 +91,10 @@ def play_panel(
     for start in range(0, len(requests), batch):
         if should_stop():
             raise Interrupted(f"stopped after {start} of {len(requests)} episodes of panel {panel.name}")
-        trajectories += player.play(requests[start : start + batch], temperature)[0]
+        episodes, stats = player.play(requests[start : start + batch], temperature)
+        trajectories += episodes
+        if spent is not None:
+            spent.tokens += stats.tokens
     played = [Played(task, repeat, t) for (task, repeat), t in zip(wanted, trajectories, strict=True)]
     assert_each_once(
         panel,

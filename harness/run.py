@@ -7,14 +7,13 @@ evaluations that are not recorded yet; the results equal those of an unbroken ru
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from envs.interface import EnvironmentFailure, Panel
+from envs.interface import Panel
 from harness import backbones
 from harness.config import RunConfig
 from harness.evaluation import EpisodeFile, counts, play_panel, records
@@ -23,9 +22,10 @@ from harness.record import RunDirectory, declared_evaluations, planned_steps
 from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.teacher_run import FinishedRun
 from harness.training import checkpoint, notes, trajectories
+from harness.training.broken import reasons, unbroken
 from harness.training.clocks import unit_of
 from harness.training.loop import Trainer, rollout_settings
-from harness.training.rollout import Player, Sampler, SkillOf
+from harness.training.rollout import Player, RolloutStats, Sampler, SkillOf
 from harness.training.teachers import Teacher
 from methods import registry as methods
 from methods.faithful import check_faithful
@@ -113,10 +113,9 @@ class Session:
                 self._save(trainer, step, saved)
                 raise Interrupted(f"stopped after training step {step} of {self.planned}")
             step += 1
-            metrics, played = trainer.step(step)
+            metrics, played = self._step(trainer, step)
             self._keep(played, phase="train", step=step)
-            if failures := Counter(t.failure for t in played if t.failure is not None):
-                self.run.spool.event("episodes_excluded", step=step, reasons=dict(failures))
+            self._excluded(played, step=step)
             self.run.spool.metrics(step, metrics)
             if metrics.get("method/retired"):
                 self._say_once("retired", step=step)
@@ -124,13 +123,29 @@ class Session:
             if step % self.config.runtime.checkpoint_every == 0 or step == self.planned:
                 saved = self._save(trainer, step, saved)
 
+    def _step(self, trainer: Trainer, step: int) -> tuple[dict[str, float], list[Trajectory]]:
+        """Trainer.step; what the analyzer spent is recorded even if the step fails."""
+        try:
+            return trainer.step(step)
+        except BaseException:
+            if self.analysis.analyzer is not None:
+                self.analysis.analyzer.close()  # what it has under way is given up, so that its cost is known
+            raise
+        finally:
+            notes.analyzer_usage(self.run.spool, step, trainer.usage())
+
+    def _excluded(self, played: Sequence[Trajectory], **about: object) -> None:
+        """Record why episodes are left out, if any is."""
+        if why := reasons(played):
+            self.run.spool.event("episodes_excluded", **about, reasons=why)
+
     def _trainer(self) -> Trainer:
         """The trainer at the run's initial weights."""
         raise NotImplementedError
 
     def _validate(self) -> Callable[[], Validation] | None:
         """What plays the validation panel with the policy; None for runs that have none."""
-        return (lambda: self._validation(None, None)[0]) if self.parts.validation is not None else None
+        return self._validation if self.parts.validation is not None else None
 
     def _skill_of(self) -> SkillOf | None:
         return self.parts.skills.of_task if self.parts.skills is not None else None
@@ -148,16 +163,16 @@ class Session:
                 config = replace(config, method=replace(config.method, skill=learned))
                 skills = skill_texts(config, parts.spec, parts.train, tuple(filter(None, [parts.validation])))
         skill_of = skills.of_task if skills is not None else None
-        result, panel = self._validation(trainer.teacher, skill_of, config)
-        trainer.method.teacher_measured(result)
-        self._say_once("teacher_measured", **asdict(result), panel_hash=panel.hash)
+        result = trainer.measure_teacher(lambda: self._validation(trainer.teacher, skill_of, config))
+        assert parts.validation is not None
+        self._say_once("teacher_measured", **asdict(result), panel_hash=parts.validation.hash)
 
     def _validation(
-        self, teacher: Teacher | None, skill_of: SkillOf | None, config: RunConfig | None = None
-    ) -> tuple[Validation, Panel]:
+        self, teacher: Teacher | None = None, skill_of: SkillOf | None = None, config: RunConfig | None = None
+    ) -> Validation:
         """One episode of each task of the validation panel, by the policy or a teacher. Draws from streams of its own,
-        so training is the same whether it is played or not."""
-        panel = self.parts.validation
+        so training is the same whether it is played or not. Raises EnvironmentFailure if too few could be played."""
+        panel, spent = self.parts.validation, RolloutStats()
         assert panel is not None
         played = play_panel(
             self._player(teacher, config),
@@ -167,13 +182,12 @@ class Session:
             temperature=self.config.evaluation.temperature,
             batch=self.config.runtime.eval_batch,
             skill_of=skill_of,
+            spent=spent,
         )
-        graded = [p.trajectory for p in played if p.trajectory.failure is None]
-        if not graded:
-            raise EnvironmentFailure(
-                f"no episode of panel {panel.name} could be played; the first failure: {played[0].trajectory.failure}"
-            )
-        return Validation(sum(t.success for t in graded) / len(graded), len(graded)), panel
+        episodes = [p.trajectory for p in played]
+        self._excluded(episodes, panel=panel.name, weights="policy" if teacher is None else "teacher")
+        graded = unbroken(episodes, self.config.training.max_failed_episodes, f"panel {panel.name}")
+        return Validation(sum(t.success for t in graded) / len(graded), len(graded), spent.tokens)
 
     def _player(self, teacher: Teacher | None = None, config: RunConfig | None = None) -> Player:
         """What plays episodes with the policy, or with a teacher's weights.

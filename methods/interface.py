@@ -214,10 +214,12 @@ class Batch:
 # ---------------------------------------------------------------------------------------------- the method itself
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One evaluation of weights on the validation panel. success: share of graded episodes, in [0, 1]."""
+    """One evaluation of weights on the validation panel. success: share of graded episodes, in [0, 1]; tokens: what
+    playing took, for the records."""
 
     success: float
     episodes: int
+    tokens: int = 0
 
 
 @dataclass(frozen=True)

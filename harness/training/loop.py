@@ -140,6 +140,8 @@ class Trainer:
         self.network, self.chat = network, chat
         self._parts(pool, prompter)
         self.cpu_seconds = 0.0
+        self._before = (0.0, 0)  # seconds and tokens of what was played before the first step
+        self._usage: Usage | None = None
 
     def _parts(self, pool: Pool, prompter: Prompter) -> None:
         """Make sampler, teacher, reference scorer and updater. Another engine has others."""
@@ -177,6 +179,7 @@ class Trainer:
         NonFiniteUpdateError, and whatever the method raises.
         """
         training, clock = self.config.training, Clock(self.clock)
+        self._usage = None
         seed_everything(self.config.seed, step)
         if self.extras.writer is not None:
             self.extras.writer.begin(step)
@@ -212,17 +215,18 @@ class Trainer:
             update = self.updater.update(StepData(step, rows, batch, advantages, self.method, reference))
         self.teacher.after_update()
         times["update"] = clock.lap()
-        validation = self._validation(step, method_metrics)
-        times["validation"] = clock.lap()
+        validation, validation_tokens = self._validation(step, method_metrics)
+        before, self._before = self._before, (0.0, 0)
+        times["validation"] = clock.lap() + before[0]
         if method_metrics.get("retired"):
             self.teacher.release()
         self.cpu_seconds += sum(times.values())
-        usage = self._usage()
+        usage = self.usage()
         metrics = {
             **outcome_metrics(played, kept, batch),
             **update_metrics(update, batch, self.reference_scorer is not None),
             **{f"time/{name}_s": seconds for name, seconds in times.items()},
-            **cost_metrics(rollout, teacher, update, reference_tokens, usage),
+            **cost_metrics(rollout, teacher, update, reference_tokens, validation_tokens + before[1], usage),
             "time/analyzer_wait_s": waited,
             "time/analyzer_wall_s": max(usage.seconds, waited),  # not every analyzer keeps the time
             "time/cpu_total_s": self.cpu_seconds,
@@ -238,12 +242,12 @@ class Trainer:
             return None, 0
         return self.reference_scorer.batch_logprobs(rows, batch), sum(len(row.ids) for row in rows)
 
-    def _validation(self, step: int, method_metrics: dict[str, float]) -> dict[str, float]:
+    def _validation(self, step: int, method_metrics: dict[str, float]) -> tuple[dict[str, float], int]:
         """Play the validation panel if the method wants it after this step (its answer goes into its metrics), or if
-        it is looked at regularly; not after the last step for that alone: an evaluation follows."""
+        it is looked at regularly; not after the last step for that alone: an evaluation follows. (metrics, tokens)"""
         wanted, every = self.method.wants_validation(step), self.config.evaluation.validate_every
         if not wanted and (not every or step % every or step >= self.planned):
-            return {}
+            return {}, 0
         if self.extras.validate is None:
             raise ValueError(
                 f"method {self.config.method.name!r} wants a validation after step {step}, but its spec does not "
@@ -252,17 +256,26 @@ class Trainer:
         result = self.extras.validate()
         if wanted:
             method_metrics.update(self.method.after_validation(step, result))
-        return validation_metrics(result)
+        return validation_metrics(result), result.tokens
 
-    def _usage(self) -> Usage:
-        """Of the analyzer in this step; tokens that the policy itself read and wrote for it are counted here."""
-        usage = self.extras.usage()
-        if self.extras.writer is None:
-            return usage
-        read, written = self.extras.writer.take_tokens()
-        return replace(
-            usage, prompt_tokens=usage.prompt_tokens + read, completion_tokens=usage.completion_tokens + written
-        )
+    def usage(self) -> Usage:
+        """Of the analyzer in the newest step, whether it was done or failed; tokens that the policy itself read and
+        wrote for it are counted here."""
+        if self._usage is None:
+            usage = self.extras.usage()
+            read, written = self.extras.writer.take_tokens() if self.extras.writer is not None else (0, 0)
+            prompt, completion = usage.prompt_tokens + read, usage.completion_tokens + written
+            self._usage = replace(usage, prompt_tokens=prompt, completion_tokens=completion)
+        return self._usage
+
+    def measure_teacher(self, play: Callable[[], Validation]) -> Validation:
+        """Tell the method how its teacher does on the validation panel, which `play` plays. Before the first step,
+        which bears the cost."""
+        clock = Clock(self.clock)
+        result = play()
+        self.method.teacher_measured(result)
+        self._before = (clock.lap(), result.tokens)
+        return result
 
     def requests(self, step: int) -> list[EpisodeRequest]:
         """Episodes of a step: group_size samples of each task, each with its own random stream."""

@@ -10,6 +10,8 @@ train/kl_reference               only with training.kl_coef > 0
 train/response_tokens, rows      per step
 train/sampler_gap, sampler_gap_max  engine=verl: |log-prob of training workers - that of samplers|, mean, largest
 tokens/rollout, teacher, update, reference   tokens forwarded, without padding
+tokens/validation                of episodes played on the panel `validation`; the first step bears a teacher that is
+                                 measured there before it, here and in time/validation_s
 tokens/teacher_unscored          response tokens beyond the last position of the teacher's backbone
 rollout/retried                  episodes played again
 rollout/dropped_history          (observation, action) pairs left out of prompts that were too long
@@ -18,8 +20,10 @@ cost/teacher_rows                sequences scored under a teacher
 cost/teacher_tokens_rescored     response tokens that got a score from them
 cost/analyzer_*                  calls, cached, retries, repairs, prompt_tokens, completion_tokens, money, unmetered,
                                  corrupt: see methods.skills.analyzer.Usage; money in the currency of the configured
-                                 prices, too low by the answers that are unmetered
-time/rollout_s, env_s, teacher_s, analyzer_s, update_s, reference_s, validation_s, cpu_total_s    of `clock`
+                                 prices, too low by the answers that are unmetered. All that was spent, in undone and
+                                 failed steps too, is the sum of the events `analyzer_usage`
+time/rollout_s, env_s, teacher_s, analyzer_s, update_s, reference_s, validation_s, cpu_total_s    of `clock`; the
+                                 total is of the steps that stand: an undone step counts when it is done again
 time/analyzer_wall_s             wall seconds during which analyses were in progress; overlaps with other work
 time/analyzer_wait_s             wall seconds for which the loop waited for them
 validation/success, episodes     only after steps for which the method wanted a validation
@@ -70,7 +74,12 @@ def update_metrics(update: UpdateStats, batch: Batch, with_reference: bool) -> d
 
 
 def cost_metrics(
-    rollout: RolloutStats, teacher: TeacherStats, update: UpdateStats, reference_tokens: int, usage: Usage
+    rollout: RolloutStats,
+    teacher: TeacherStats,
+    update: UpdateStats,
+    reference_tokens: int,
+    validation_tokens: int,
+    usage: Usage,
 ) -> dict[str, float]:
     return {
         "tokens/rollout": float(rollout.tokens),
@@ -78,6 +87,7 @@ def cost_metrics(
         "tokens/teacher_unscored": float(teacher.unscored),
         "tokens/update": float(update.tokens),
         "tokens/reference": float(reference_tokens),
+        "tokens/validation": float(validation_tokens),
         "rollout/retried": float(rollout.retried),
         "rollout/dropped_history": float(rollout.dropped_history),
         "rollout/truncated_prompts": float(rollout.truncated_prompts),

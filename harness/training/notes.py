@@ -4,15 +4,24 @@ told. Decides no number."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from harness.spool import Spool
 from harness.training.batch import Row
 from methods.interface import Batch, TeacherRequest, Trajectory
+from methods.skills.analyzer import Usage
 
 
 def clock(spool: Spool, unit: str, gpus: int) -> None:
     """Event `clock` of an attempt that trains: what `time/*` counts (cpu_s | wall_s) and how many GPUs it holds."""
     spool.event("clock", unit=unit, gpus=gpus)
+
+
+def analyzer_usage(spool: Spool, step: int, usage: Usage) -> None:
+    """Event `analyzer_usage`: what the analyzer spent in a training step, as methods.skills.analyzer.Usage has it; none
+    if nothing was asked. Unlike the step's metrics it stays when the step is undone, for the money is spent."""
+    if usage != Usage():
+        spool.event("analyzer_usage", step=step, **asdict(usage))
 
 
 def note_skills(

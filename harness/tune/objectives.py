@@ -38,16 +38,30 @@ class Measured:
     episodes: int
 
 
-def _sum(metrics: Sequence[Mapping[str, float]], *names: str) -> float:
-    return float(sum(values.get(name, 0.0) for values in metrics for name in names))
+@dataclass(frozen=True)
+class Training:
+    """steps: (training step, its metrics), in order; usage: the events `analyzer_usage`, undone and failed steps
+    included."""
+
+    steps: Sequence[tuple[int, Mapping[str, float]]]
+    usage: Sequence[Mapping[str, Any]]
+
+    def sum(self, *names: str) -> float:
+        return float(sum(values.get(name, 0.0) for _, values in self.steps for name in names))
+
+    def analyzer(self, field: str, metric: str) -> float:
+        """All that was spent; a step of an earlier version, without an event, is known by its metric."""
+        told = {event["step"] for event in self.usage}
+        untold = sum(values.get(metric, 0.0) for step, values in self.steps if step not in told)
+        return float(sum(float(event[field]) for event in self.usage) + untold)
 
 
-# name -> (training metrics of every step) -> number. Costs are those of training.
-COSTS: Mapping[str, Callable[[Sequence[Mapping[str, float]]], float]] = {
-    "cost/cpu_seconds": lambda m: max((values.get("time/cpu_total_s", 0.0) for values in m), default=0.0),
-    "cost/tokens": lambda m: _sum(m, "tokens/rollout", "tokens/teacher", "tokens/update", "tokens/reference"),
-    "cost/analyzer_calls": lambda m: _sum(m, "cost/analyzer_calls"),
-    "cost/analyzer_money": lambda m: _sum(m, "cost/analyzer_money"),
+# name -> (records of training) -> number. Costs are those of training.
+COSTS: Mapping[str, Callable[[Training], float]] = {
+    "cost/cpu_seconds": lambda t: max((values.get("time/cpu_total_s", 0.0) for _, values in t.steps), default=0.0),
+    "cost/tokens": lambda t: t.sum("tokens/rollout", "tokens/teacher", "tokens/update", "tokens/reference"),
+    "cost/analyzer_calls": lambda t: t.analyzer("calls", "cost/analyzer_calls"),
+    "cost/analyzer_money": lambda t: t.analyzer("cost", "cost/analyzer_money"),
 }
 EPISODES = {SUCCESS: "success", f"{VALIDATION}/score": "score", f"{VALIDATION}/length": "length"}
 KNOWN = (*EPISODES, *COSTS)
@@ -84,7 +98,7 @@ def measured(run: Path, skills: str, names: Sequence[str]) -> Measured:
     Raises ValueError if a number is missing or not finite.
     """
     rows = _episodes(run / "episodes.parquet", skills)
-    training = [values for _, values in _metrics(run)]
+    training = Training(_metrics(run), _usage(run))
     values: dict[str, float] = {}
     for name in names:
         if name in COSTS:
@@ -113,6 +127,12 @@ def _metrics(run: Path) -> list[tuple[int, Mapping[str, float]]]:
         if entry["kind"] == "metrics":
             found.setdefault(int(entry["step"]), {}).update({k: float(v) for k, v in entry["values"].items()})
     return sorted(found.items())
+
+
+def _usage(run: Path) -> list[Mapping[str, Any]]:
+    """What the analyzer spent, step by step, whatever became of the step."""
+    entries = Spool(run / "spool.jsonl").read()
+    return [e["data"] for e in entries if e["kind"] == "event" and e["name"] == "analyzer_usage"]
 
 
 def looks(run: Path) -> list[tuple[int, float]]:

@@ -47,7 +47,8 @@ class Analyzer(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of threads and connections; analyses in progress are given up."""
+        """Let go of threads and connections; analyses in progress are given up. May be called twice, and `usage` after
+        it."""
         ...
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,8 +27,12 @@ from harness.run import Interrupted, execute
 from harness.states import COMPLETE
 from harness.training import trajectories
 from harness.training.loop import Trainer
+from harness.tune import objectives
 from methods.faithful import UnfaithfulError
 from methods.interface import SkillConfig
+from methods.skills import analyzer
+from methods.skills.analyzer import AnalyzerFailure
+from methods.skills.analyzers.ledger import Ledger
 
 SKILL = SkillConfig("library", "task_type")
 
@@ -312,6 +317,65 @@ def test_training_goes_on_without_broken_episodes_and_says_so(make_run):
     [event] = events(run, "episodes_excluded")
     assert event["reasons"] == {"reset of train-1 broke": 4}
     assert metrics(run)[event["step"]]["train/excluded"] == pytest.approx(4 / 12)
+
+
+# ----------------------------------------------------------------------------------------------- what an analyzer costs
+class Paid:
+    """Rules that send a bill; fail_at: number of the call after which the engine breaks down."""
+
+    def __init__(self, fail_at):
+        self.ledger, self.left = Ledger(price_prompt=1e6), fail_at
+        self.rules = analyzer.build("rules", analyzer.AnalyzerContext(2, tiny_env.hindsight))
+
+    def analyze(self, trajectories):
+        self.left -= 1
+        self.ledger.add(calls=len(trajectories), seconds=1.0)
+        self.ledger.tokens(2, 0)
+        if not self.left:
+            return failed(AnalyzerFailure("out of order"))
+        return self.rules.analyze(trajectories)
+
+    def usage(self):
+        return self.ledger.take()
+
+    def close(self):
+        self.ledger.tokens(1, 0)  # a request that was under way
+
+
+def failed(error):
+    future = Future()
+    future.set_exception(error)
+    return future
+
+
+def test_what_an_analyzer_spent_in_undone_and_failed_steps_stays_in_the_records(make_run, monkeypatch):
+    run, attempts = make_run(run_config("opid", steps=4)), iter([4, 100])
+    monkeypatch.setattr("harness.parts.build_analyzer", lambda *given: Paid(next(attempts)))
+    with pytest.raises(AnalyzerFailure, match="out of order"):
+        execute(run, never)  # steps 1 to 3 were paid for and stand until the next attempt, step 4 failed
+    assert [e["step"] for e in events(run, "analyzer_usage")] == [1, 2, 3, 4]
+    assert [e["cost"] for e in events(run, "analyzer_usage")] == [2.0, 2.0, 2.0, 3.0]
+    execute(run, never)  # from the checkpoint of step 2
+    spent = events(run, "analyzer_usage")
+    assert [e["step"] for e in spent] == [1, 2, 3, 4, 3, 4] and all(e["calls"] == 12 for e in spent)
+    assert sum(values["cost/analyzer_calls"] for values in metrics(run).values()) == 48  # of the steps that stand
+    names = ["cost/analyzer_calls", "cost/analyzer_money"]
+    assert objectives.measured(run.path, "off", names).values == dict(zip(names, (72, 13.0), strict=True))
+
+
+def test_an_analyzer_that_costs_nothing_leaves_no_event(make_run):
+    run = make_run(run_config("opid", steps=1))
+    execute(run, never)
+    assert not events(run, "analyzer_usage") and events(run, "clock") == [{"unit": "cpu_s", "gpus": 0}]
+
+
+def test_steps_of_earlier_records_are_known_by_their_metrics(make_run):
+    run = make_run(run_config(method_config("vanilla")))
+    run.spool.metrics(1, {"cost/analyzer_calls": 5.0, "cost/analyzer_money": 0.5})
+    run.spool.metrics(2, {"cost/analyzer_calls": 7.0, "cost/analyzer_money": 0.25})
+    run.spool.event("analyzer_usage", step=2, calls=9, cost=1.0)
+    names = ["cost/analyzer_calls", "cost/analyzer_money"]
+    assert objectives.measured(run.path, "off", names).values == dict(zip(names, (14, 1.5), strict=True))
 
 
 def test_training_on_evaluation_tasks_is_refused(make_run, monkeypatch):

@@ -19,6 +19,7 @@ from harness.fingerprint import identity
 from harness.prepare import prepare
 from harness.run import execute
 from harness.training import checkpoint
+from harness.training.clocks import Clock
 
 TEACHER = "aaaaaaaaaaaaaaaa"
 STEPS = 4
@@ -74,7 +75,8 @@ def same(one, other):
 
 
 def steady(values):
-    return {k: v for k, v in values.items() if k.startswith(("train/", "tokens/", "rollout/"))}
+    kept = {k: v for k, v in values.items() if k.startswith(("train/", "tokens/", "rollout/"))}
+    return {k: v for k, v in kept.items() if k != "tokens/validation"}
 
 
 def test_training_is_the_same_whether_it_is_validated_or_not(make):
@@ -85,6 +87,21 @@ def test_training_is_the_same_whether_it_is_validated_or_not(make):
     assert all(v["validation/episodes"] == 6 and v["time/validation_s"] > 0 for v in metrics(validated))
     assert all("validation/success" not in v for v in metrics(plain))
     assert not events(plain, "teacher_measured") and not events(validated, "retired")
+
+
+def test_what_validations_took_is_recorded_and_the_first_step_bears_the_teachers(make, monkeypatch):
+    run, plain = make("retire_opd", number=3), make("grpo_opd", number=3)
+    seconds = iter(range(10**6))
+    monkeypatch.setattr(Clock, "lap", lambda self: float(next(seconds) >= 0))  # every lap takes a second
+    execute(run, never), execute(plain, never)
+    [teacher] = events(run, "teacher_measured")
+    spent, laps = zip(*((v["tokens/validation"], v["time/validation_s"]) for v in metrics(run)), strict=True)
+    assert spent[0] > teacher["tokens"] > 0 and all(tokens > 0 for tokens in spent)
+    assert laps == (2.0, *[1.0] * (STEPS - 1))
+    totals = [v["time/cpu_total_s"] for v in metrics(run)]
+    others = [v["time/cpu_total_s"] for v in metrics(plain)]
+    assert [one - other for one, other in zip(totals, others, strict=True)] == [1.0] * STEPS
+    assert [v["tokens/validation"] for v in metrics(plain)] == [0] * STEPS
 
 
 def test_the_teacher_is_measured_once_with_its_own_weights_and_skills(make, monkeypatch):
@@ -155,16 +172,42 @@ def test_a_crash_before_the_checkpoint_repeats_what_was_lost(make, monkeypatch, 
 def test_broken_episodes_do_not_count(make):
     run = make()
     FAILURES["validation-0", "reset"] = 2  # of the teacher's measurement
+    FAILURES["validation-1", "reset"] = 4  # of that, and of the first validation of the policy
     execute(run, never)
-    assert events(run, "teacher_measured")[0]["episodes"] == 5
-    assert metrics(run)[0]["validation/episodes"] == 6
+    assert events(run, "teacher_measured")[0]["episodes"] == 4
+    assert [v["validation/episodes"] for v in metrics(run)] == [5, 6, 6, 6]
+    first, second = "reset of validation-0 broke", "reset of validation-1 broke"
+    assert events(run, "episodes_excluded") == [
+        {"panel": "validation", "weights": "teacher", "reasons": {first: 1, second: 1}},
+        {"panel": "validation", "weights": "policy", "reasons": {second: 1}},
+    ]
 
 
-def test_a_panel_that_cannot_be_played_stops_the_run(make):
-    for number in range(6):
+@pytest.mark.parametrize("broken", [6, 4])
+def test_a_panel_that_can_hardly_be_played_stops_the_run(make, broken):
+    """Whether the teacher has done its part must not hang on the few episodes that are left."""
+    for number in range(broken):
         FAILURES[f"validation-{number}", "reset"] = 10**6
-    with pytest.raises(EnvironmentFailure, match="no episode of panel validation could be played"):
-        execute(make(), never)
+    told = "no episode could be played" if broken == 6 else r"4 of 6 episodes failed.*training\.max_failed_episodes"
+    run = make(number=broken)
+    with pytest.raises(EnvironmentFailure, match=f"panel validation: {told}"):
+        execute(run, never)
+    assert sum(events(run, "episodes_excluded")[0]["reasons"].values()) == broken
+    assert not events(run, "teacher_measured")
+
+
+def test_a_student_that_can_hardly_be_validated_is_not_judged(make, monkeypatch):
+    run = make(number=7)
+    measured = harness.run.Session._measure_teacher
+
+    def then_broken(self, trainer):
+        measured(self, trainer)
+        FAILURES.update({(f"validation-{number}", "reset"): 10**6 for number in range(4)})
+
+    monkeypatch.setattr(harness.run.Session, "_measure_teacher", then_broken)
+    with pytest.raises(EnvironmentFailure, match="panel validation: 4 of 6 episodes failed"):
+        execute(run, never)
+    assert events(run, "teacher_measured") and not metrics(run)
 
 
 def test_regular_looks_leave_no_trace_in_training_and_stop_before_the_last_step(root, backbone):
