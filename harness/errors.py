@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,14 @@ def suggest(name: str, known: Iterable[str], what: str = "known") -> str:
     near = nearest(name, options)
     start = f"did you mean {near!r}? " if near else ""
     return f"{start}{what}: {', '.join(options) if options else 'none'}"
+
+
+def describe(given: Any) -> str:
+    """A value as it is shown in a message, spelt as in a configuration file."""
+    if given is None:
+        return "null"
+    if isinstance(given, bool):
+        return str(given).lower()
+    if isinstance(given, Mapping):
+        return "{" + ", ".join(f"{name}: {describe(below)}" for name, below in given.items()) + "}"
+    return f"[{', '.join(map(describe, given))}]" if isinstance(given, (list, tuple)) else str(given)

@@ -8,13 +8,13 @@ from typing import Any
 
 from harness import registry
 from harness.cells import Cells, run_config
-from harness.errors import ConfigError, Problem
+from harness.errors import ConfigError, Problem, describe
 from harness.fingerprint import differences, identity
 from harness.launch import shapes
 from harness.schema import value
 from harness.stages import Cell, CellMaker
 from harness.sweep import Point, Row, Sweep
-from harness.validate import RANGES, describe, no_such_knob, problems
+from harness.validate import RANGES, no_such_knob, problems
 
 Combination = tuple[str, str, str]  # row, environment file, backbone file
 Changes = Mapping[str, tuple[Any, Any]]

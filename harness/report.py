@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from harness.errors import describe
 from harness.plan import Plan, missing
 from harness.registry import method_spec
 from harness.stages import Cell
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, STATES, RunState
-from harness.validate import describe
 
 _PLACE = ("row", "env", "backbone", "fraction", "seed", "run")
 

@@ -28,7 +28,7 @@ class Key:
         return typing.get_origin(self.type) is dict
 
 
-def _dataclass_in(annotation: Any) -> Any | None:
+def dataclass_in(annotation: Any) -> Any | None:
     """The dataclass that an annotation names, also inside `X | None`."""
     if dataclasses.is_dataclass(annotation):
         return annotation
@@ -46,7 +46,7 @@ def keys(root: type = CommandConfig) -> dict[str, Key]:
         hints = typing.get_type_hints(node)
         for item in dataclasses.fields(node):
             name, annotation = prefix + item.name, hints[item.name]
-            below = _dataclass_in(annotation)
+            below = dataclass_in(annotation)
             is_open = below is None and typing.get_origin(annotation) in (dict, list)
             found[name] = Key(name, annotation, below is not None, is_open)
             if below is not None:

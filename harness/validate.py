@@ -13,7 +13,9 @@ from core.knobs import read_knobs
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import Problem, nearest, suggest
+from harness.redaction import redact
 from harness.schema import leaves, value
+from harness.tracking_target import VARIABLE
 from methods.skills.analyzers.settings import FORMATS, LIMIT_FIELDS, check_no_secret
 
 if TYPE_CHECKING:
@@ -181,6 +183,9 @@ def _values(config: RunConfig, origin: Origin) -> Iterator[Problem]:
         check_no_secret(config.analyzer)  # of every row: what a record keeps must not be a key, used or not
     except ValueError as error:
         yield Problem("", "", "", str(error))
+    if (uri := config.tracking.uri) and redact(uri) != uri:
+        fix = f"must hold no password: records keep it; leave it null and set the variable {VARIABLE}, which none keeps"
+        yield Problem("tracking.uri", redact(uri), origin("tracking.uri"), fix)
     if not _DEVICE.fullmatch(config.runtime.device):
         yield Problem("runtime.device", config.runtime.device, origin("runtime.device"), "must be cpu, cuda or cuda:N")
     if len(config.training.betas) != 2:
@@ -238,7 +243,8 @@ def _backbone(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     if longest > backbone.max_positions:
         fix = (
             f"with training.max_response_tokens={training.max_response_tokens} makes {longest} tokens, more than "
-            f"backbone.max_positions={backbone.max_positions}; set less here, or choose a backbone that reads more"
+            f"backbone.max_positions={backbone.max_positions}; set less here or backbone.max_positions={longest}, or "
+            "choose a backbone that reads more"
         )
         yield Problem(
             "training.max_prompt_tokens", str(training.max_prompt_tokens), origin("training.max_prompt_tokens"), fix
@@ -351,12 +357,3 @@ def no_such_knob(owner: str, where: str, name: str, known: Iterable[str]) -> str
     near = nearest(name, options)
     meant = f"; did you mean {where}.{near}?" if near else "."
     return f"is no knob of {owner}{meant} Knobs: {', '.join(options) or 'none'}"
-
-
-def describe(given: Any) -> str:
-    """A value as it is shown in a difference, spelt as in a configuration file."""
-    if given is None:
-        return "null"
-    if isinstance(given, bool):
-        return str(given).lower()
-    return f"[{', '.join(map(describe, given))}]" if isinstance(given, (list, tuple)) else str(given)

@@ -13,11 +13,11 @@ from typing import Any
 
 from harness.commandline import CommandLine
 from harness.compose import render
+from harness.errors import describe
 from harness.files import atomic_write
 from harness.tune.objectives import SUCCESS
 from harness.tune.searches import Search
 from harness.tune.study import Entry, Study
-from harness.validate import describe
 
 OPTIMISTIC = (
     "The best of several trials looks better than it is: it was chosen by the number that is shown. What it is worth "

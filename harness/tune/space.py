@@ -18,10 +18,9 @@ from typing import Any
 from harness import registry
 from harness.commandline import AXES
 from harness.config import RunConfig
-from harness.errors import Problem, nearest, suggest
+from harness.errors import Problem, describe, nearest, suggest
 from harness.fingerprint import CLASSES
 from harness.schema import exists, keys, nearest_key
-from harness.validate import describe
 
 _SPEC = ("low", "high", "log", "step", "choices")
 SECTIONS = ("method", "training", "analyzer")

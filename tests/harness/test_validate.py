@@ -12,11 +12,11 @@ from conftest import stand_in_spec
 
 from harness import folders, registry
 from harness.config import EvaluationConfig, RunConfig
-from harness.errors import ConfigError
+from harness.errors import ConfigError, describe
 from harness.fingerprint import CLASSES
 from harness.folders import check_writable
 from harness.schema import keys, leaves
-from harness.validate import NAMES, RANGES, Range, describe, problems
+from harness.validate import NAMES, RANGES, Range, problems
 
 
 def changed(config: Any, name: str, new: Any) -> Any:
@@ -87,6 +87,7 @@ def test_ranges() -> None:
         ({"backbone__kind": "hub"}, "backbone.path=null"),
         ({"backbone__heads": 3}, "must be an even multiple"),
         ({"training__max_prompt_tokens": 2000}, "makes 2016 tokens, more than backbone.max_positions=1024"),
+        ({"training__max_prompt_tokens": 2000}, "set less here or backbone.max_positions=2016, or choose a backbone"),
         ({"evaluation__panels": []}, "must name at least one panel"),
         ({"evaluation__panels": ["seen", "seen"]}, "each once"),
         (
@@ -96,6 +97,10 @@ def test_ranges() -> None:
         ({"env__engine": "natve"}, "did you mean 'native'? engines of env=alfworld: native, textworld"),
         ({"env__data": "/nowhere/at/all"}, "env.data=/nowhere/at/all (origin of env.data): is not a folder"),
         ({"runtime__device": "gpu"}, "must be cpu, cuda or cuda:N"),
+        (
+            {"tracking__uri": "http://me:hunter2@host:5000"},
+            "tracking.uri=http://me:***@host:5000 (origin of tracking.uri): must hold no password",
+        ),
         (
             {"method__advantage__estimator": "gpro"},
             "method.advantage.estimator='gpro' is unknown; did you mean 'grpo'?",
@@ -206,6 +211,11 @@ def test_a_method_and_an_environment_without_knobs_take_none(stand_in_env: None)
 
 def test_values_are_described_as_files_spell_them() -> None:
     assert [describe(v) for v in (None, True, ["off", "on"], 0.5, "x")] == ["null", "true", "[off, on]", "0.5", "x"]
+    assert describe({"a": None, "b": [False]}) == "{a: null, b: [false]}" and describe({}) == "{}"
+
+
+def test_an_address_without_a_password_is_fine(stand_in_env: None) -> None:
+    assert told(tracking__uri="postgresql://me@host/mlflow") == []
 
 
 # ------------------------------------------------------------------------------------------------------------ folders
