@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ from harness.plan import build_plan
 from harness.schema import exists
 from harness.training.verl import config as composing
 from harness.training.verl import planning, validation
+from harness.training.verl.attention import attention, memory_note, refuse_spread_rows
 from harness.training.verl.config import VerlMissingError, compose, table_of
-from harness.training.verl.settings import NO_DUAL_CLIP, attention
-from harness.training.verl.sizes import least_ray_cpus, problems, sizes_of
+from harness.training.verl.settings import NO_DUAL_CLIP
+from harness.training.verl.sizes import least_ray_cpus, problems, scoring_tokens, sizes_of
 from harness.training.verl.validation import SOUND, ValidationError, validate
 
 RUN = Path("runs", "0123456789abcdef")
@@ -129,12 +131,17 @@ def test_the_backend_can_be_chosen(paper: RunConfig) -> None:
     assert compose(paper, RUN, "other").actor_rollout_ref.rollout.name == "other"
 
 
-def test_attention_is_what_a_job_can_import(paper: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.training.verl import settings
+def flash_attention(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    from harness.training.verl import attention as module
 
-    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
+    fake = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: object() if there else None))
+    monkeypatch.setattr(module, "importlib", fake)
+
+
+def test_attention_is_what_a_job_can_import(paper: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    flash_attention(monkeypatch, False)
     assert attention(paper) == "sdpa"
-    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: object())
+    flash_attention(monkeypatch, True)
     assert attention(paper) == "flash_attention_2"
     assert attention(with_(paper, runtime={"device": "cpu"})) == "sdpa"
     assert attention(with_(paper, verl={"attn_implementation": "eager"})) == "eager"
@@ -157,6 +164,46 @@ def test_composing_inside_of_a_hydra_application(paper: RunConfig) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- extra keys
+def test_rows_are_spread_over_gpus_with_flash_attention_only(paper: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl slices the tokens of a row and patches flash attention alone; others would train on parts of rows."""
+    for given in ("sdpa", "eager"):
+        alone = with_(paper, verl={"attn_implementation": given})
+        assert said(alone) == ""
+        refused = said(with_(alone, verl={"sequence_parallel": 2}))
+        assert f"verl.attn_implementation={given} (here): cannot be: verl spreads a row's tokens" in refused
+    spread = with_(paper, verl={"sequence_parallel": 2})
+    assert said(spread) == ""  # whether a job can import flash_attn is not known here
+    flash_attention(monkeypatch, True)
+    refuse_spread_rows(spread)
+    flash_attention(monkeypatch, False)
+    refuse_spread_rows(paper)
+    with pytest.raises(ConfigError, match=r"verl\.attn_implementation=auto: comes to sdpa here, because flash_attn"):
+        refuse_spread_rows(spread)
+
+
+def test_what_may_not_fit_without_flash_attention(
+    cell: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webshop = cell(*PAPER, "env=webshop")
+    flash_attention(monkeypatch, True)
+    assert memory_note(webshop) is None
+    flash_attention(monkeypatch, False)
+    note = memory_note(webshop)
+    assert note is not None and "36,864 tokens" in note and "about 45 GB" in note
+    advised = int(note.rpartition("verl.micro_batch=")[2])
+    assert 1 < advised < 16 and memory_note(with_(webshop, verl={"micro_batch": advised})) is None
+    assert memory_note(with_(webshop, verl={"micro_batch": advised + 1})) is not None
+    assert memory_note(with_(webshop, verl={"attn_implementation": "flash_attention_2"})) is None
+    assert memory_note(with_(webshop, runtime={"device": "cpu"})) is None
+
+
+def test_scoring_has_room_for_the_longest_row() -> None:
+    assert scoring_tokens(4096, 1000, 1) == 4096
+    assert scoring_tokens(4096, 5001, 1) == 5001
+    assert scoring_tokens(4096, 8193, 2) == 4097  # of each of two GPUs
+    assert scoring_tokens(4096, 8192, 2) == 4096
+
+
 def test_further_keys_of_verl(paper: RunConfig) -> None:
     extra = {"actor_rollout_ref.rollout.free_cache_engine": False, "trainer": {"esi_redundant_time": 5}}
     node = compose(with_(paper, verl={"extra": extra}), RUN)
@@ -316,7 +363,10 @@ def plan_of(hydra: Composer, tmp_path: Path, *arguments: str) -> Any:
     return build_plan(hydra, parse([*arguments, f"runtime.out={tmp_path}"], hydra.groups()))
 
 
-def test_a_plan_shows_each_configuration_once(hydra: Composer, tmp_path: Path, sound: None) -> None:
+def test_a_plan_shows_each_configuration_once(
+    hydra: Composer, tmp_path: Path, sound: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flash_attention(monkeypatch, False)
     plan = plan_of(hydra, tmp_path, *PAPER, "method=grpo,sdar,opid", "env=alfworld", "seed=0,1")
     old = plan.results / "plan" / "verl-old.yaml"
     old.parent.mkdir(parents=True)
@@ -325,6 +375,8 @@ def test_a_plan_shows_each_configuration_once(hydra: Composer, tmp_path: Path, s
     (file,) = sorted((plan.results / "plan").glob("verl-*.yaml"))
     assert f"{file}: 6 cells (grpo, sdar, opid)" in lines and "1 configuration, each validated by verl" in lines
     assert "dp 8" in lines and "19,200 analyzer calls each: opid" in lines and "expected in all" in lines
+    assert "warning: verl.attn_implementation=auto comes to sdpa here" in lines
+    assert "warning: alfworld-qwen2.5-3b: verl.attn_implementation=auto" in planning.notes(plan, plan.cells)[0]
     text = file.read_text()
     assert "#   actor_rollout_ref.actor.optim.lr = 1e-06  <- training.lr" in text
     assert OmegaConf.create(text).actor_rollout_ref.actor.optim.lr == 1e-6
@@ -351,7 +403,7 @@ def test_a_plan_without_verl_says_so(
     plan = plan_of(hydra, tmp_path, *PAPER, "method=grpo", "env=alfworld")
     lines = "\n".join(planning.section(plan))
     assert "verl is not installed here: 1 configuration NOT VALIDATED" in lines
-    assert "NOT VALIDATED" in planning.notes(plan, plan.cells)[0]
+    assert "NOT VALIDATED" in planning.notes(plan, plan.cells)[-1]
     (file,) = (plan.results / "plan").glob("*.yaml")
     assert "not validated" in file.read_text() and OmegaConf.load(file).trainer.nnodes == 1
 

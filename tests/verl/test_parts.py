@@ -9,11 +9,22 @@ import pytest
 import torch
 import verl_helpers as helpers
 
-from envs.interface import Task
+from envs.interface import PromptParts, Task
+from harness.states import classify
 from harness.training.episode import EpisodeRequest
-from harness.training.verl.parts import POLICY, TEACHER, RemoteNetwork, RemotePlayer, RemoteScorer, RemoteTeacher
+from harness.training.verl.outcome import VerlError
+from harness.training.verl.parts import (
+    POLICY,
+    TEACHER,
+    RemoteNetwork,
+    RemotePlayer,
+    RemoteScorer,
+    RemoteTeacher,
+    RemoteTrainer,
+    SamplerGapError,
+)
 from harness.training.verl.rows import packed
-from methods.interface import Trajectory
+from methods.interface import Trajectory, Turn
 
 ABOUT = {
     "fatal": "",
@@ -80,9 +91,58 @@ def test_episodes_come_back_in_order_with_what_they_cost():
     assert [w.temperature for w in wanted] == [0.4, 0.4]
 
 
-def test_an_error_that_is_not_the_environments_stops_the_run():
-    with pytest.raises(RuntimeError, match="task t1 cannot be played: ValueError: too long"):
-        player([answer(), answer("x", fatal="ValueError: too long")]).play(requests(2), 1.0)
+def test_a_lost_answer_is_no_broken_environment():
+    """verl logs an error around an agent loop and goes on: evaluations would be complete with episodes left out."""
+    with pytest.raises(RuntimeError, match=r"task t1 was lost: .*without an answer.*verl/log\.txt"):
+        player([answer(), None]).play(requests(2), 1.0)
+
+
+@pytest.mark.parametrize("kind", ["crash", "infra", "oom"])
+def test_an_error_that_is_not_the_environments_stops_the_run_with_its_class(kind):
+    broken = answer("x", fatal="ValueError: too long", failure_class=kind)
+    with pytest.raises(VerlError, match="task t1 cannot be played: ValueError: too long") as raised:
+        player([answer(), broken]).play(requests(2), 1.0)
+    assert classify(raised.value) == kind
+
+
+# --------------------------------------------------------------------------------------- samplers and training workers
+class Scoring(Services):
+    """The training workers' log-probs are those that were sampled, less `apart`."""
+
+    def __init__(self, apart):
+        super().__init__([])
+        self.apart = apart
+
+    def store(self, samples, order, partition, share=1):
+        return samples
+
+    def score(self, stored, source, entropy=False):
+        return [torch.tensor(sample.logprobs) - self.apart for sample in stored]
+
+    def entropies(self, stored):
+        return [torch.ones(len(sample.response)) for sample in stored]
+
+
+def settled(apart):
+    """A trainer that has put rows of one episode beside the samplers' log-probs."""
+    trainer = RemoteTrainer.__new__(RemoteTrainer)
+    trainer.services, trainer.config = Scoring(apart), helpers.run_config("grpo", Path("nowhere"))
+    played = Trajectory(0, 0, 0, "t", "kind", "do it")
+    played.turns.append(Turn(PromptParts("a", "b", "c", "d"), "saw", [5, 6], [7, 8], [-1.0, -2.0], action="go"))
+    trainer._settle([played])
+    return trainer, played
+
+
+def test_the_trainers_logprobs_take_the_place_of_the_samplers():
+    trainer, played = settled(0.125)
+    assert trainer.apart == (0.125, 0.125)
+    assert played.turns[0].old_logprobs == [-1.125, -2.125]
+
+
+@pytest.mark.parametrize("apart", [0.51, 11.0, float("nan")])
+def test_samplers_that_hold_another_policy_stop_the_run(apart):
+    with pytest.raises(SamplerGapError, match=r"step 0: .* nats per token .*verl\.max_sampler_gap=0\.5 allows less"):
+        settled(apart)
 
 
 def test_a_teacher_plays_with_its_own_weights():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -30,9 +31,11 @@ from harness.training.episode import Director, Episode, EpisodeRequest, RolloutS
 from harness.training.loop import rollout_settings
 from harness.training.streams import stream
 from harness.training.verl.gateway import Gateway
+from harness.training.verl.outcome import failure_class
 from harness.training.verl.requests import Wanted
 from harness.training.verl.rows import packed
 from harness.training.verl.settings import CPU_ROLLOUT
+from harness.training.verl.sizes import sizes_of
 from methods.interface import SkillConfig, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -81,12 +84,8 @@ class Stage:
 def _stage(run_dir: str, tokenizer: Any) -> Stage:
     config = RunDirectory(Path(run_dir)).load_config()
     spec = environments.get(config.env.name)
-    return Stage(
-        config,
-        spec,
-        ChatFormat(tokenizer),
-        Gateway(EnvPool(spec.make, config.env, config.runtime.env_workers)),
-    )
+    processes = math.ceil(config.runtime.env_workers / sizes_of(config).agent_workers)  # each agent has a pool
+    return Stage(config, spec, ChatFormat(tokenizer), Gateway(EnvPool(spec.make, config.env, processes)))
 
 
 class _Loop(AgentLoopBase):  # type: ignore[misc]
@@ -103,22 +102,23 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
         wanted = Wanted.from_text(kwargs["episode"])
-        stage = _stage(str(self.config.harness.run_dir), self.tokenizer)
         request = wanted.request()
         stats = RolloutStats()
         started = time.monotonic()
-        trajectory, fatal = request.trajectory(0), ""
         try:
+            stage = _stage(str(self.config.harness.run_dir), self.tokenizer)
             trajectory = await self._play(stage, wanted, request, stats, sampling_params)
             if trajectory.failure is not None:
                 stats.retried = 1
                 trajectory = await self._play(stage, wanted, request, stats, sampling_params)
+            stats.seconds = time.monotonic() - started
+            return self._outputs(trajectory, {"fatal": "", **asdict(stats)})
         except Exception as error:  # not the environment's: whoever asked must stop
             _log.exception("episode of task %s", request.task.id)
-            fatal = f"{type(error).__name__}: {error}"
+            fatal = {"fatal": f"{type(error).__name__}: {error}", "failure_class": failure_class(error)}
+            trajectory = request.trajectory(0)
             fail(trajectory, error)
-        stats.seconds = time.monotonic() - started
-        return self._outputs(trajectory, {"fatal": fatal, **asdict(stats)}, stage.chat.eos_id)
+            return self._outputs(trajectory, {**fatal, **asdict(stats)})
 
     async def _play(
         self, stage: Stage, wanted: Wanted, request: EpisodeRequest, stats: RolloutStats, sampling: Mapping[str, Any]
@@ -195,8 +195,8 @@ class _Loop(AgentLoopBase):  # type: ignore[misc]
         stats.env_seconds += time.monotonic() - started
         return answer
 
-    def _outputs(self, trajectory: Trajectory, about: dict[str, Any], eos_id: int) -> list[AgentLoopOutput]:
-        samples, text = packed(trajectory, self.context, eos_id)
+    def _outputs(self, trajectory: Trajectory, about: dict[str, Any]) -> list[AgentLoopOutput]:
+        samples, text = packed(trajectory, self.context, int(self.tokenizer.eos_token_id))
         outputs = [
             AgentLoopOutput(
                 prompt_ids=sample.prompt,

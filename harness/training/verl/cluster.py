@@ -53,7 +53,7 @@ _OF_A_STEP = (
 class ClusterError(RuntimeError):
     """Ray does not stand, or stands no more; the message says on which machine, and what its log ends with."""
 
-    failure_class = "infra:ray"
+    failure_class = "infra"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from harness.config import RunConfig
 from harness.record import RunDirectory
 from harness.redaction import redact
 from harness.states import COMPLETE, Interrupted
+from harness.training.verl.attention import memory_note, refuse_spread_rows
 from harness.training.verl.engine import AGENTS, FOLDER, OUTCOME, SCRATCH
 from harness.training.verl.outcome import Outcome, outcome_of
 from harness.worker import StopRequest, limit_threads, start_logging
@@ -65,6 +66,9 @@ def _die_with_parent() -> None:
 
 
 def _conduct(run: RunDirectory, config: RunConfig, stop: StopRequest) -> None:
+    refuse_spread_rows(config)
+    if note := memory_note(config):
+        _log.warning("%s", note)
     given = verl_config(run, config)
     _start_ray(given, stop)
     if stop():
@@ -95,8 +99,8 @@ def _session(run: RunDirectory, config: RunConfig, trainer: Any, stop: StopReque
     from harness.training.verl.session import VerlSession, verl_parts
 
     model = transformers.AutoConfig.from_pretrained(trainer.config.actor_rollout_ref.model.path).get_text_config()
-    budget = int(trainer.config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu)
-    positions = min(int(model.max_position_embeddings), budget)
+    # What a teacher reads must not depend on how scoring is spread over forwards (verl.score_micro_batch).
+    positions = int(model.max_position_embeddings)
     with verl_parts(config, trainer.tokenizer, positions) as parts, analysis_of(config, parts, run.path) as analysis:
         check_weights(run, config)
         session = VerlSession(run, config, parts, analysis, stop, trainer)
@@ -124,12 +128,29 @@ def verl_config(run: RunDirectory, config: RunConfig) -> Any:
     return given
 
 
+def verl_variables(given: Any) -> dict[str, str]:
+    """Environment variables that verl's own program gives to Ray's processes (verl.trainer.main_ppo.run_ppo): without
+    them vLLM reads compiled code from a cache that several processes write, and determinism that was asked for ends
+    where the workers begin."""
+    from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV, get_ppo_ray_runtime_env
+
+    rollout = given.actor_rollout_ref.rollout
+    if rollout.full_determinism:
+        strict = {"VERL_FULL_DETERMINISM": "1", "VLLM_BATCH_INVARIANT": "1", "PYTHONHASHSEED": str(rollout.seed)}
+        os.environ.update(strict)
+    missing = get_ppo_ray_runtime_env(given)["env_vars"]  # without those that are set here already
+    kept = {name: os.environ[name] for name in PPO_RAY_RUNTIME_ENV["env_vars"] if name in os.environ}
+    return {**kept, **{name: str(value) for name, value in missing.items()}}
+
+
 def _start_ray(given: Any, stop: StopRequest) -> None:
     """A Ray of this run's own, on one machine; on several the one that is there already (RAY_ADDRESS)."""
     import ray
 
     options: dict[str, Any] = dict(given.ray_kwargs.get("ray_init", {}) or {})
     options.pop("runtime_env", None)
+    wanted = verl_variables(given)
+    os.environ.update(wanted)  # which Ray's processes on this machine inherit
     if given.trainer.nnodes == 1:
         scratch = os.environ.get(SCRATCH)
         options |= {"address": "local", "include_dashboard": False, "log_to_driver": True}
@@ -139,7 +160,7 @@ def _start_ray(given: Any, stop: StopRequest) -> None:
             options["_temp_dir"] = scratch
     else:
         names = [name for name in os.environ if name.startswith(("VERL_", "HF_", "VLLM_", "NCCL_"))]
-        names += ["PYTHONPATH", "TRANSFER_QUEUE_ENABLE", "TOKENIZERS_PARALLELISM"]
+        names += ["PYTHONPATH", "TRANSFER_QUEUE_ENABLE", "TOKENIZERS_PARALLELISM", *wanted]
         options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in sorted(names) if name in os.environ}}
         options |= {"address": os.environ.get("RAY_ADDRESS", "auto"), "num_cpus": None}
     ray.init(**{name: value for name, value in options.items() if value is not None})

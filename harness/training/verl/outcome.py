@@ -11,7 +11,7 @@ from harness.files import RecordError, atomic_write_json, read_json_object
 from harness.states import COMPLETE, FAILED, INTERRUPTED, Interrupted, classify
 
 LOG_TAIL = 2000  # characters of the log that an error quotes when the process said nothing itself
-# Exceptions of Ray by name: it wraps what happened in its processes.
+# Exceptions of Ray and vLLM by name: Ray wraps what happened in its processes, in a kind that has both names.
 _RAY_CLASSES = {
     "OutOfMemoryError": "oom",
     "ActorDiedError": "infra",
@@ -22,6 +22,7 @@ _RAY_CLASSES = {
     "ObjectLostError": "infra",
     "RaySystemError": "infra",
     "OutOfDiskError": "disk",
+    "EngineDeadError": "infra",  # vLLM's engine behind a server that still answers
 }
 
 

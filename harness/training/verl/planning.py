@@ -12,6 +12,7 @@ from harness.config import RunConfig
 from harness.errors import ConfigError, Problem
 from harness.plan import Plan
 from harness.stages import Cell
+from harness.training.verl.attention import memory_note
 from harness.training.verl.config import VerlMissingError, compose, table_of, verl_version
 from harness.training.verl.cost import Cost, cost_of
 from harness.training.verl.settings import Setting
@@ -138,9 +139,11 @@ def _require_sound(variants: Sequence[Variant], version: str) -> None:
 def notes(plan: Plan, cells: Iterable[Cell]) -> list[str]:
     """What a command that starts these cells must say of them. Raises ConfigError for what verl refuses."""
     checked = check(plan, cells)
-    if not checked.variants or checked.version is not None:
-        return []
-    return [f"warning: verl is not installed here, so that {len(checked.variants)} configurations were NOT VALIDATED"]
+    found = [f"warning: {variant.name}: {note}" for variant in checked.variants for note in _memory(variant)]
+    if checked.variants and checked.version is None:
+        many = len(checked.variants)
+        found.append(f"warning: verl is not installed here, so that {many} configurations were NOT VALIDATED")
+    return found
 
 
 def section(plan: Plan) -> list[str]:
@@ -163,8 +166,14 @@ def section(plan: Plan) -> list[str]:
         seeds = len(variant.cells)
         lines.append(f"  {folder / f'{PREFIX}{variant.name}.yaml'}: {seeds} cells ({', '.join(variant.rows)})")
         lines.append(f"    {variant.sizes.text()}")
+        lines += [f"    warning: {note}" for note in _memory(variant)]
         lines += [f"    {line}" for line in _costs(variant)]
     return [*lines, *_total(checked.variants)]
+
+
+def _memory(variant: Variant) -> list[str]:
+    """What may not fit. Rows that only evaluate share a configuration with rows that train."""
+    return list(dict.fromkeys(note for cell in variant.cells if (note := memory_note(cell.config)) is not None))
 
 
 def _costs(variant: Variant) -> list[str]:

@@ -28,12 +28,11 @@ from harness.training.verl.parts import (
     Services,
 )
 from harness.training.verl.settings import model_path
+from harness.training.verl.sizes import sizes_of
 from methods import registry as methods
 from methods.faithful import check_faithful
 from methods.interface import MethodContext
 from methods.skills.analyzer import Usage
-
-NEVER = 1.0  # share of failed episodes that stops an evaluation: those are counted, and the records say so
 
 
 @contextlib.contextmanager
@@ -85,7 +84,6 @@ class VerlSession(Session):
         tasks = parts.train.tasks
         return RemoteTrainer(
             self.services,
-            config.verl.max_failed_episodes,
             self._teacher_folder(),
             config,
             parts.network,
@@ -110,7 +108,7 @@ class VerlSession(Session):
         if isinstance(teacher, RemoteTeacher):
             teacher.network()
             source = TEACHER
-        return RemotePlayer(self.services, config or self.config, NEVER, source)
+        return RemotePlayer(self.services, config or self.config, source)
 
     # -------------------------------------------------------------------------------------------------- checkpoints
     def _load(self, trainer: Trainer) -> tuple[int, Mapping[str, Any]]:
@@ -122,6 +120,7 @@ class VerlSession(Session):
             shutil.rmtree(self.run.path / store.EXPORT, ignore_errors=True)
         if path is None:
             return 0, {}
+        store.refuse_other_world(path, state, sizes_of(self.config).gpus)
         self.services.restore(path, _moves(trainer.teacher))
         trainer.load_state(state)
         self.services.global_steps = step
@@ -132,7 +131,8 @@ class VerlSession(Session):
         def shards(folder: Path) -> None:
             self.services.save(folder, _moves(trainer.teacher))
 
-        store.save(self.run.checkpoints_dir, step, state, shards, self.config.verl.keep_checkpoints)
+        written = {**state, store.WORLD: sizes_of(self.config).gpus}
+        store.save(self.run.checkpoints_dir, step, written, shards, self.config.verl.keep_checkpoints)
 
     def _export(self) -> None:
         """The final weights as a transformers folder, once."""

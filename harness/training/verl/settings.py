@@ -5,13 +5,13 @@ What is not listed here is verl's own default. `Setting.source` is a key of our 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.config import RunConfig
+from harness.training.verl.attention import attention
 from harness.training.verl.sizes import Sizes
 
 # What of the engine verl is to load, as names: nothing is imported here.
@@ -19,7 +19,6 @@ TRAINER_MODE = "harness"  # registered by harness.training.verl.trainer
 AGENT_LOOP = "harness"  # registered by harness.training.verl.agent_loop
 CPU_ROLLOUT = "hf_cpu"  # sampling with transformers, for runtime.device=cpu
 
-ATTENTION = ("auto", "flash_attention_2", "sdpa", "eager")
 NO_DUAL_CLIP = 1.0e9
 HALF_ROWS = "verl.micro_batch x half the longest row"
 HALF_SCORED = "verl.score_micro_batch x half the longest row"
@@ -38,15 +37,6 @@ class Setting:
 def default_backend(config: RunConfig) -> str:
     """Which of verl's rollout engines samples: vLLM on GPUs, transformers on a CPU."""
     return CPU_ROLLOUT if config.runtime.device.partition(":")[0] == "cpu" else "vllm"
-
-
-def attention(config: RunConfig) -> str:
-    """The attention that this process can load. `auto`: flash_attention_2 where flash_attn is there, on a GPU."""
-    wanted = config.verl.attn_implementation
-    if wanted != "auto":
-        return wanted
-    on_gpu = config.runtime.device.partition(":")[0] != "cpu"
-    return "flash_attention_2" if on_gpu and importlib.util.find_spec("flash_attn") is not None else "sdpa"
 
 
 def settings_of(config: RunConfig, run_dir: Path, backend: str, sizes: Sizes, planned: int) -> tuple[Setting, ...]:
@@ -175,11 +165,7 @@ def _reference(config: RunConfig, sizes: Sizes) -> Iterator[Setting]:
     )
     yield Setting(f"{reference}.log_prob_use_dynamic_bsz", True, "micro-batches are filled by tokens")
     yield from _fsdp(config, f"{reference}.fsdp_config", sizes)
-    yield Setting(
-        f"{reference}.fsdp_config.param_offload",
-        config.verl.reference_offload and sizes.on_gpu,
-        "verl.reference_offload, on GPUs",
-    )
+    # verl's engine keeps weights that only score in main memory by itself (fsdp2: CPUOffloadPolicy where forward_only).
 
 
 def _rollout(config: RunConfig, backend: str, sizes: Sizes) -> Iterator[Setting]:

@@ -23,6 +23,11 @@ REWARD_WORKERS = 1  # the agent loop scores episodes itself; verl still wants on
 # Papers count micro-batches in rows whose lengths they do not print; a budget of tokens takes them to be half full.
 ROW_FILL = 0.5
 
+NOT_SPREAD = (
+    "verl spreads a row's tokens over GPUs (verl.sequence_parallel) in flash attention only, and any other attention "
+    "would see each GPU's part alone, without an error; use flash_attention_2, or verl.sequence_parallel=1"
+)
+
 # Environment steps per episode, for estimates only; assumed averages, as in sweeps/protocol/paper.yaml.
 STEPS_PER_EPISODE: Mapping[str, int] = {"alfworld": 16, "webshop": 8, "search_qa": 2}
 
@@ -112,9 +117,21 @@ def sizes_of(config: RunConfig) -> Sizes:
     )
 
 
+def row_fill(longest: int) -> float:
+    """Tokens that a row is taken to have. longest: of the longest one."""
+    return longest * ROW_FILL
+
+
 def _budget(rows: int, longest: int, sequence: int) -> int:
     """Tokens of one forward on one GPU: `rows` at their usual length, and never less than the longest row."""
-    return math.ceil(max(longest, rows * longest * ROW_FILL) / sequence)
+    return math.ceil(max(longest, rows * row_fill(longest)) / sequence)
+
+
+def scoring_tokens(budget: int, longest: int, sequence: int) -> int:
+    """Tokens of one forward of rows that are only scored, on one GPU: `budget`, and room for the longest of them, which
+    a teacher's prompt can make longer than any that is sampled. sequence: GPUs that share a row's tokens, by which verl
+    multiplies this."""
+    return max(budget, math.ceil(longest / sequence))
 
 
 def least_ray_cpus(config: RunConfig) -> int:
@@ -158,6 +175,8 @@ def problems(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     elif backbone.kind == "hub" and backbone.heads % verl.sequence_parallel:
         fix = f"must divide the model's attention heads, backbone.heads={backbone.heads}"
         yield wrong("verl.sequence_parallel", verl.sequence_parallel, fix)
+    if verl.sequence_parallel > 1 and verl.attn_implementation in ("sdpa", "eager"):
+        yield wrong("verl.attn_implementation", verl.attn_implementation, f"cannot be: {NOT_SPREAD}")
     longest = config.training.max_prompt_tokens + config.training.max_response_tokens
     if backbone.kind == "hub" and longest > backbone.max_positions:
         fix = f"is less than the {longest} tokens of the longest row (training.max_prompt_tokens + max_response_tokens)"

@@ -3,7 +3,7 @@
 checkpoints/step_000010/
     actor/         shards of weights, optimiser and random generators of every rank, as verl writes them
     teacher/       the same of a teacher that changes in training; only in runs that have one
-    state.json     step, run seed, data cursor, method state, sizes of append-only files
+    state.json     step, run seed, data cursor, method state, sizes of append-only files, number of ranks
     MANIFEST.json  size of each file above, sha256 of state.json; written last
 export/            the final weights as a plain transformers folder; MANIFEST.json as above, with sha256 of the weights
 
@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from harness.errors import ConfigError, Problem
 from harness.files import json_bytes, sync_folder, write_new, writing
 from harness.training.checkpoint import MANIFEST, STATE, CheckpointError, Rejected, step_path, steps
 
+WORLD = "world"  # in state.json: ranks that the shards are of
 ACTOR, TEACHER, EXPORT = "actor", "teacher", "export"
 VERSION = "verl-1"
 _HASHED = (".safetensors",)
@@ -66,6 +68,18 @@ def newest(folder: Path) -> tuple[Path | None, dict[str, Any], list[Rejected]]:
             continue
         return path, state, rejected
     return None, {}, rejected
+
+
+def refuse_other_world(path: Path, state: Mapping[str, Any], ranks: int) -> None:
+    """A shard is one rank's, and verl reads no other number of them. Raises ConfigError. ranks: of this attempt."""
+    written = state.get(WORLD, ranks)
+    if written != ranks:
+        fix = (
+            f"{path.name} was written by {written} GPUs and this attempt has {ranks}: shards of verl's checkpoints are "
+            f"read by as many GPUs only. Give the run {written} again (backbone.resources.nodes x gpus_per_node, or "
+            f"launcher.resources), or move {path.parent} away to train from the beginning"
+        )
+        raise ConfigError(Problem("backbone.resources.gpus_per_node", str(ranks), "", fix))
 
 
 def seal_export(folder: Path) -> None:

@@ -30,6 +30,7 @@ from harness.training.verl.loss import StepLoss
 from harness.training.verl.requests import Wanted
 from harness.training.verl.rows import PAD, Sample
 from harness.training.verl.settings import TRAINER_MODE
+from harness.training.verl.sizes import scoring_tokens
 from harness.training.verl.worker import LEARNING_RATE, POLICY, TEACHER, HarnessWorker
 
 REFERENCE = "reference"
@@ -197,8 +198,15 @@ class HarnessTrainer(PPOTrainerSync):  # type: ignore[misc]
     def score(self, stored: Stored, source: str, entropy: bool = False) -> list[Tensor]:
         """Log-probs [response tokens] of the stored rows, by the caller's index. source: POLICY, REFERENCE, TEACHER;
         entropy: whether `entropies` can be asked for afterwards."""
-        meta = stored.meta
-        meta.extra_info = {"calculate_entropy": entropy, "compute_loss": False, "temperature": self.temperature}
+        meta, configured = stored.meta, self.config.actor_rollout_ref
+        budget = int(configured.rollout.log_prob_max_token_len_per_gpu)
+        shared = int(configured.actor.ulysses_sequence_parallel_size)
+        meta.extra_info = {
+            "calculate_entropy": entropy,
+            "compute_loss": False,
+            "temperature": self.temperature,
+            "max_token_len_per_gpu": scoring_tokens(budget, max(tag["seq_len"] for tag in meta.tags), shared),
+        }
         if source == REFERENCE:
             self.ref_policy_wg.compute_ref_log_prob(meta)
         elif source == TEACHER:
