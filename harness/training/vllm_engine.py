@@ -7,6 +7,7 @@ exported) with a chat template.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -26,6 +27,8 @@ from harness.training.vllm_local import VllmLocal, make_llm
 from harness.training.vllm_player import Completer, VllmPlayer
 from harness.training.vllm_server import VllmServer
 
+_log = logging.getLogger(__name__)
+
 
 def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     """As harness.run.execute."""
@@ -33,6 +36,9 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     run.write_state(state=RUNNING, planned_steps=planned_steps(config), declared=declared_evaluations(config))
     with _parts(config) as parts, completer_of(config) as completer:
         check_weights(run, config)
+        if isinstance(completer, VllmServer) and not completer.verified:
+            _log.warning("%s does not say where the weights of %s are from", completer.url, completer.model)
+            run.spool.event("weights_not_verified", server=completer.url, model=completer.model)
         session = _Evaluation(run, config, parts, Analysis(), should_stop)
         session.completer = completer
         session.train()  # nothing: the method does not train

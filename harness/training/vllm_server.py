@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,7 +30,13 @@ _ID = "token_id:"  # how vLLM writes a token with return_tokens_as_token_ids
 class ServerError(RuntimeError):
     """The server cannot be used, or not now; the message names it and is safe to log."""
 
-    failure_class = "endpoint"
+    failure_class = "infra"
+
+
+class WrongServerError(ServerError):
+    """The settings are wrong, not the server: asking again does not help."""
+
+    failure_class = "config"
 
 
 class _Again(Exception):  # noqa: N818  (a signal, not an error that anybody sees)
@@ -37,10 +44,13 @@ class _Again(Exception):  # noqa: N818  (a signal, not an error that anybody see
 
 
 class VllmServer:
-    """Asks one server. Raises ServerError if it does not serve the wanted model, or its key is not set.
+    """Asks one server. Raises WrongServerError if it does not serve the wanted model, or its key is not set.
 
-    wanted: name of the policy, or the folder that its weights must come from.
+    wanted: the policy's folder or hub id, which its weights must come from. verified: the server said that they do;
+    False if it does not say where its weights are from.
     """
+
+    verified = False
 
     def __init__(self, config: VllmConfig, wanted: str) -> None:
         if config.base_url is None:
@@ -91,20 +101,24 @@ class VllmServer:
             ) from error
 
     def _model(self, wanted: str) -> str:
-        """The name that the server has for the policy. Raises ServerError if it serves another."""
+        """The name that the server has for the policy. Raises WrongServerError if it serves another."""
         answer = self._ask("GET", "/models", None)
         served = {str(entry.get("id")): str(entry.get("root") or "") for entry in answer.get("data", [])}
-        name = self.config.model or wanted
-        if name in served:
-            return name
-        by_root = [key for key, root in served.items() if root == wanted]
-        if by_root and self.config.model is None:
-            return by_root[0]
         listed = ", ".join(f"{key} ({root})" if root else key for key, root in sorted(served.items())) or "nothing"
-        raise ServerError(
-            f"{self.url} serves {listed}, not {name!r}: start it with the weights that backbone.path names, or set "
-            "vllm.model to the name that it has for them"
-        )
+        name = self.config.model or next((key for key, root in served.items() if _same(root, wanted)), wanted)
+        if name not in served:
+            raise WrongServerError(
+                f"{self.url} serves {listed}, not {name!r}: start it with the weights that backbone.path names, or set "
+                "vllm.model to the name that it has for them"
+            )
+        root = served[name]
+        if root and not _same(root, wanted):
+            raise WrongServerError(
+                f"{self.url} serves {listed}: the weights of {name!r} are from {root}, not from {wanted} as "
+                "backbone.path says; start the server with that folder or hub id, or set backbone.path to the server's"
+            )
+        self.verified = bool(root)
+        return name
 
     def _ask(self, verb: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         problem = ""
@@ -159,10 +173,18 @@ def _response(choice: dict[str, Any], stop: int) -> Response:
     return Response(ids, logprobs)
 
 
+def _same(root: str, wanted: str) -> bool:
+    """Whether two names are of one folder or hub id. The server may be on a machine with other disks, so that a folder
+    need not be here."""
+    return bool(root) and (root == wanted or Path(root).resolve() == Path(wanted).resolve())
+
+
 def _key(variable: str | None) -> str:
     if variable is None:
         return ""
     key = os.environ.get(variable, "")
     if not key:
-        raise ServerError(f"vllm.api_key_env={variable}: the environment has no such variable; export it, or set null")
+        raise WrongServerError(
+            f"vllm.api_key_env={variable}: the environment has no such variable; export it, or set null"
+        )
     return key

@@ -22,7 +22,7 @@ from harness.config import BackboneConfig, EvaluationConfig, RunConfig, RuntimeC
 from harness.evaluation import play_panel
 from harness.record import RunDirectory
 from harness.run import execute
-from harness.states import COMPLETE
+from harness.states import COMPLETE, classify
 from harness.training.chat import ChatFormat
 from harness.training.episode import Director
 from harness.training.loop import rollout_settings
@@ -30,7 +30,7 @@ from harness.training.network import Network
 from harness.training.rollout import Sampler
 from harness.training.vllm_local import VllmLocal, VllmMissingError, llm_arguments, make_llm
 from harness.training.vllm_player import Request, VllmPlayer
-from harness.training.vllm_server import ServerError, VllmServer
+from harness.training.vllm_server import ServerError, VllmServer, WrongServerError
 from harness.training.vllm_settings import problems
 from methods.interface import AdvantageConfig, MethodConfig
 
@@ -87,7 +87,7 @@ def test_greedy_episodes_are_those_of_the_local_engine(context: str) -> None:
     local = Sampler(Network(MODEL), CHAT, pool(config), tiny_env.prompter(config.env), rollout_settings(config))
     wanted = [p.trajectory for p in played(local, config, 0.0)]
     with serving(SAMPLE, Behaviour()) as url:
-        server = VllmServer(VllmConfig(base_url=url, model="policy"), "anything")
+        server = VllmServer(VllmConfig(base_url=url, model="policy"), "/weights")
         by_server = [p.trajectory for p in played(player(config, server), config, 0.0)]
         server.close()
     in_process = [p.trajectory for p in played(player(config, VllmLocal(FakeLLM(SAMPLE), sampling)), config, 0.0)]
@@ -117,7 +117,7 @@ def test_every_request_says_all_that_decides_a_sample(monkeypatch: pytest.Monkey
     behaviour = Behaviour()
     monkeypatch.setenv("MY_KEY", "sk-planted-secret")
     with serving(SAMPLE, behaviour) as url:
-        server = VllmServer(VllmConfig(base_url=url, model="policy", api_key_env="MY_KEY"), "anything")
+        server = VllmServer(VllmConfig(base_url=url, model="policy", api_key_env="MY_KEY"), "/weights")
         server.complete([Request([5, 6], 11, 0.4, 3)], CHAT.eos_id)
         server.close()
     path, body, headers = behaviour.asked[-1]
@@ -131,7 +131,7 @@ def test_every_request_says_all_that_decides_a_sample(monkeypatch: pytest.Monkey
 def test_requests_go_side_by_side_up_to_the_limit_and_come_back_in_order() -> None:
     behaviour = Behaviour()
     with serving(SAMPLE, behaviour) as url:
-        server = VllmServer(VllmConfig(base_url=url, model="policy", concurrency=3), "anything")
+        server = VllmServer(VllmConfig(base_url=url, model="policy", concurrency=3), "/weights")
         requests = [Request([4, 5, 6 + k], k, 0.0, 2) for k in range(12)]
         found = server.complete(requests, CHAT.eos_id)
         server.close()
@@ -184,20 +184,42 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
 def test_no_server_at_all(no_waiting: None) -> None:
     with serving(SAMPLE, Behaviour()) as url:
         pass
-    with pytest.raises(ServerError, match=r"/models: ConnectError.*2 times"):
+    with pytest.raises(ServerError, match=r"/models: ConnectError.*2 times") as raised:
         VllmServer(VllmConfig(base_url=url, attempts=2), "/weights")
+    assert classify(raised.value) == "infra"  # which the launcher tries again
     with pytest.raises(ValueError, match=r"vllm\.base_url=null"):
         VllmServer(VllmConfig(), "/weights")
 
 
 def test_another_model_is_refused() -> None:
     with serving(SAMPLE, Behaviour(served={"policy": "/weights"})) as url:
-        assert VllmServer(VllmConfig(base_url=url), "policy").model == "policy"
-        assert VllmServer(VllmConfig(base_url=url), "/weights").model == "policy"
-        with pytest.raises(ServerError, match=r"serves policy \(/weights\), not '/other'"):
+        for wanted in ("/weights", "/weights/"):
+            found = VllmServer(VllmConfig(base_url=url), wanted)
+            assert found.model == "policy" and found.verified
+        with pytest.raises(WrongServerError, match=r"serves policy \(/weights\), not '/other'"):
             VllmServer(VllmConfig(base_url=url), "/other")
-        with pytest.raises(ServerError, match="not 'polcy'"):
+        with pytest.raises(WrongServerError, match="not 'polcy'"):
             VllmServer(VllmConfig(base_url=url, model="polcy"), "/weights")
+        # a name that the server has proves nothing: of an adapter, or of the model that was there before
+        for settings, wanted in (({"model": "policy"}, "/other"), ({}, "policy")):
+            with pytest.raises(
+                WrongServerError, match=r"the weights of 'policy' are from /weights, not from"
+            ) as raised:
+                VllmServer(VllmConfig(base_url=url, **settings), wanted)
+            assert classify(raised.value) == "config"
+
+
+def test_a_server_that_does_not_say_where_its_weights_are_from_is_recorded(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    MODEL.save_pretrained(weights)
+    TOKENIZER.save_pretrained(weights)
+    backbone = BackboneConfig(name="random", kind="hub", path=str(weights), max_positions=512)
+    with serving(SAMPLE, Behaviour(served={"policy": ""})) as url:
+        config = config_of(backbone=backbone, vllm=VllmConfig(base_url=url, model="policy"))
+        run = RunDirectory.create(tmp_path / "runs", config, "a" * 16)
+        execute(run, lambda: False)
+    (event,) = [e["data"] for e in run.spool.read() if e["name"] == "weights_not_verified"]
+    assert event == {"server": url, "model": "policy"}
 
 
 @pytest.mark.parametrize(
@@ -273,6 +295,7 @@ def test_a_run_records_what_every_engine_records(tmp_path: Path) -> None:
     assert ours == theirs  # greedy: the same episodes, whoever samples
     weights_of = [e["data"]["sha256"] for e in run.spool.read() if e["name"] == "initial_weights"]
     assert len(weights_of) == 1 and weights_of[0]
+    assert "weights_not_verified" not in [e.get("name") for e in run.spool.read()]
 
 
 def test_in_process_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
