@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness import claim as claims
@@ -83,10 +83,18 @@ def config_text(config: RunConfig) -> str:
     return text
 
 
+# Keys of earlier versions that decided no result, and are no more: records that hold them can still be read.
+GONE = (("verl", "reference_offload"), ("verl", "max_failed_episodes"))
+
+
 def parse_config(text: str, origin: str) -> RunConfig:
     """The RunConfig of `config_text`. RecordError naming `origin` if a key is unknown or a value has the wrong type."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(text))
+        given = OmegaConf.create(text)
+        for section, key in GONE:
+            if isinstance(given, DictConfig) and isinstance(given.get(section), DictConfig):
+                given[section].pop(key, None)
+        merged = OmegaConf.merge(OmegaConf.structured(RunConfig), given)
         config = OmegaConf.to_object(merged)
     except (OmegaConfBaseException, ValueError) as error:
         raise RecordError(f"{origin} does not fit this version of the harness: {error}") from error

@@ -21,7 +21,7 @@ from harness import claim as claims
 from harness.config import RunConfig
 from harness.errors import ConfigError
 from harness.files import DiskFullError, RecordError, atomic_write
-from harness.record import RunDirectory, declared_evaluations, planned_steps
+from harness.record import GONE, RunDirectory, config_text, declared_evaluations, parse_config, planned_steps
 from harness.redaction import redact, redact_arguments
 from harness.states import classify, derive_state, missing_for_completeness
 
@@ -472,3 +472,13 @@ def test_an_analyzer_that_fails_too_often_is_classed_as_such() -> None:
     from methods.skills.analyzer import AnalyzerFailure
 
     assert classify(AnalyzerFailure("3 of 4 analyses failed")) == "analyzer"
+
+
+def test_records_that_hold_a_key_that_is_gone_can_still_be_read(tmp_path: Path) -> None:
+    text = config_text(RunConfig())
+    for section, key in GONE:
+        assert not hasattr(getattr(RunConfig(), section), key)
+        text = text.replace(f"{section}:\n", f"{section}:\n  {key}: true\n", 1)
+    assert parse_config(text, "here") == RunConfig()
+    with pytest.raises(RecordError, match="here does not fit this version"):
+        parse_config(text.replace("verl:\n", "verl:\n  never_a_key: 1\n"), "here")
