@@ -204,9 +204,14 @@ class EnvSpec:
     lexicon(config), demonstrations(config): for embedded backbones, or None; demonstrations(config)(seed, index) is
         deterministic and draws from train tasks only
     judged_by: panels that an evaluation plays unless the configuration names others
-    metadata: play_version, prompts_version, rules_version (hindsight and library): raised whenever the same input would
-        give other output; part of a run's fingerprint. clone_tokens: how many training tokens an embedded backbone
-        needs at most, if fewer than its own recipe says
+    metadata, known to the harness:
+        knob_identity(knobs): those of the knobs that can change a result; without it all can
+        knob_versions(config): versions and digests of code and data that only some values of knobs bring in
+        sources(config): name -> digest (None: unknown) of what is read from elsewhere, asked for when a run begins and
+            when it is resumed, where it must be the same
+        play_version, prompts_version, rules_version (hindsight and library): raised whenever the same input would
+            give other output; part of a run's fingerprint
+        clone_tokens: how many training tokens an embedded backbone needs at most, if fewer than its own recipe says
     """
 
     name: str

@@ -21,6 +21,8 @@ from envs.interface import EnvConfig, Environment, EnvironmentFailure, Observati
 
 log = logging.getLogger(__name__)
 
+ANSWER_SECONDS = 600.0  # a worker that is silent for longer is taken for hung; what environments wait for must be less
+
 Make = Callable[[EnvConfig], Environment]
 T = TypeVar("T")
 
@@ -188,7 +190,7 @@ class EnvPool:
     Results do not depend on `workers`. Close the pool, or use it as a context manager.
     """
 
-    def __init__(self, make: Make, config: EnvConfig, workers: int = 0, timeout: float = 600.0) -> None:
+    def __init__(self, make: Make, config: EnvConfig, workers: int = 0, timeout: float = ANSWER_SECONDS) -> None:
         if workers < 0:
             raise ValueError(
                 f"runtime.env_workers={workers} is negative; 0 keeps environments in the run's own process"

@@ -19,6 +19,7 @@ from harness.config import RunConfig
 from harness.evaluation import EpisodeFile, counts, play_panel, records
 from harness.parts import Analysis, Parts, analysis_of, parts_of, skill_texts, teacher_loader, trainer_of
 from harness.record import RunDirectory, declared_evaluations, planned_steps
+from harness.sources import check_sources
 from harness.states import COMPLETE, RUNNING, Interrupted
 from harness.teacher_run import FinishedRun
 from harness.training import checkpoint, notes, trajectories
@@ -62,7 +63,9 @@ def execute(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
 
 
 def check_weights(run: RunDirectory, config: RunConfig) -> None:
-    """Record which weights the run starts from. Raises BackboneError if an earlier attempt started from others."""
+    """Record which weights the run starts from, and what its environment reads. Raises BackboneError if an earlier
+    attempt started from others, and SourceError if it read something else."""
+    check_sources(run, config)
     digest = backbones.weights_digest(config.backbone, config.env)
     earlier = [e["data"]["sha256"] for e in run.spool.read() if e["kind"] == "event" and e["name"] == "initial_weights"]
     if not earlier:

@@ -11,8 +11,6 @@ identity (harness.fingerprint) as soon as it is not `own`.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cache import file_lock
+from envs.cache import made_once
 from envs.search import RANKERS_VERSION
 from envs.search.names import OWN, check
 
@@ -84,29 +82,18 @@ def open_ranker(
     package = _package(name)
     module = import_module(f"envs.search.{name}_index")
     folder = beside.with_name(f"{beside.name}.{name}-{_version(name)}-{RANKERS_VERSION}")
-    if not (folder / _ORDER).exists():
-        with file_lock(folder.with_name(f"{folder.name}.lock")):
-            if not (folder / _ORDER).exists():
-                _make(module, package, folder, texts(), names())
+    made_once(folder, _ORDER, lambda new: _fill(module, package, new, texts(), names()))
     by_name: NDArray[np.int64] = np.load(folder / _ORDER, allow_pickle=False)
     return Adapter(module.open_index(package, folder / "index"), by_name)
 
 
-def _make(module: ModuleType, package: Any, folder: Path, texts: Iterable[str], names: Sequence[str]) -> None:
+def _fill(module: ModuleType, package: Any, folder: Path, texts: Iterable[str], names: Sequence[str]) -> None:
     number = np.array(sorted(range(len(names)), key=lambda i: names[i]), np.int64)
     place = np.empty(len(names), np.int64)
     place[number] = np.arange(len(names))
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        (made / "index").mkdir()
-        module.build(package, ((int(p), text) for p, text in zip(place, texts, strict=True)), made / "index")
-        np.save(made / _ORDER, number)
-        made.chmod(0o755)
-        if folder.exists():  # left half made by somebody else's hand: never ours, which appears whole
-            shutil.rmtree(folder)
-        made.rename(folder)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    (folder / "index").mkdir()
+    module.build(package, ((int(p), text) for p, text in zip(place, texts, strict=True)), folder / "index")
+    np.save(folder / _ORDER, number)
 
 
 def _package(name: str) -> Any:

@@ -35,6 +35,8 @@ def main(argv: list[str]) -> int:
     serve.add_argument("--port", type=int, default=8000)
     serve.add_argument("--passages", help="JSON-lines file, {id, contents} per line; nothing: the embedded corpus")
     serve.add_argument("--encoder", help="folder of a sentence encoder: dense retrieval instead of BM25")
+    serve.add_argument("--query-prefix", help="what the encoder wants before queries (E5: 'query: '); default: nothing")
+    serve.add_argument("--passage-prefix", help="and before passages (E5: 'passage: '); default: nothing")
     serve.add_argument("--ranker", default="own", choices=names.NAMES, help="who ranks (default: the own BM25)")
     commands.add_parser("questions", help="count the embedded questions and show some")
     given = parser.parse_args(argv)
@@ -68,19 +70,23 @@ def _verify(given: argparse.Namespace) -> int:
 def _serve(given: argparse.Namespace) -> int:
     from envs.search_qa.server import serve
     from envs.search_qa.settings import passages_of, retriever_of
+    from envs.search_qa.sources import served
 
     knobs = {
         "retriever": "dense" if given.encoder else "lexical",
         "encoder": given.encoder,
+        "query_prefix": given.query_prefix,
+        "passage_prefix": given.passage_prefix,
         "ranker": given.ranker,
         "passages": given.passages,
     }
-    retriever = retriever_of(EnvConfig(name="search_qa", knobs=knobs))
+    config = EnvConfig(name="search_qa", knobs=knobs)
+    retriever = retriever_of(config)
     about = given.passages or corpus.ATTRIBUTION
     print(
         f"serving {len(passages_of(given.passages))} passages at http://{given.host}:{given.port}/retrieve", flush=True
     )
-    serve(retriever, about, given.host, given.port)
+    serve(retriever, about, served(config), given.host, given.port)
     return 0
 
 

@@ -92,9 +92,9 @@ def read_jsonl(path: Path) -> Iterator[Passage]:
 
 
 def digest_of(passages: tuple[Passage, ...]) -> str:
-    """sha256 over all contents, in order."""
+    """sha256 over all ids and contents, in order: ids decide between equal scores."""
     total = hashlib.sha256()
     for passage in passages:
-        total.update(passage.contents.encode())
+        total.update(f"{passage.id}\0{passage.contents}".encode())
         total.update(b"\0")
     return total.hexdigest()

@@ -2,12 +2,11 @@
 
 For corpora that fit in memory (10,033 passages of 384 numbers: 8 MB in half precision); a corpus such as wiki-18 wants
 a server. The encoder is a folder that transformers can load; a text's vector is the mean of its token states, scaled to
-length 1 (MiniLM, E5 and their kind). E5 models expect `query: ` and `passage: ` in front of texts: see `prefixes`.
+length 1 (MiniLM, E5 and their kind). Some models want words in front of texts: see env.knobs.query_prefix.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.cache import file_lock, write_atomically
+from envs.interface import EnvironmentFailure
+from envs.panels import digest
 from envs.search_qa.corpus import Passage, digest_of
 from envs.search_qa.retrieval import Hit
 
@@ -28,28 +29,31 @@ MOST_TOKENS = 256
 Vectors = NDArray[np.float32]
 
 
-def prefixes(encoder: Path) -> tuple[str, str]:
-    """(of queries, of passages): E5's if the folder's name says that it is one, else none."""
-    return ("query: ", "passage: ") if "e5" in encoder.name.lower() else ("", "")
-
-
 class DenseRetriever:
-    """Encodes the passages once; the vectors are kept in `cache` under the digests of passages and encoder."""
+    """Encodes the passages once; the vectors are kept in `cache` under the digests of all that decides them.
 
-    def __init__(self, passages: Sequence[Passage], encoder: Path, cache: Path) -> None:
-        if not encoder.is_dir():
-            raise ValueError(f"env.knobs.encoder={encoder} is not a folder")
-        self._passages = passages
-        self._query_prefix, passage_prefix = prefixes(encoder)
+    query_prefix, passage_prefix: in front of every text. Raises FileNotFoundError if the encoder is no folder.
+    """
+
+    def __init__(
+        self, passages: Sequence[Passage], encoder: Path, cache: Path, query_prefix: str = "", passage_prefix: str = ""
+    ) -> None:
+        from envs.search_qa.sources import encoder_sha256
+
+        key = _key(tuple(passages), encoder_sha256(encoder, cache / "digests"), passage_prefix)
+        self._passages, self._query_prefix = passages, query_prefix
         self._encode = _encoder(encoder)
-        kept = cache / f"vectors-{_key(tuple(passages), encoder)}.npy"
+        kept = cache / f"vectors-{key}.npy"
         with file_lock(cache / f"{kept.stem}.lock"):
             if not kept.exists():
                 vectors = self._encode([passage_prefix + p.contents for p in passages]).astype(np.float16)
                 buffer = io.BytesIO()
                 np.save(buffer, vectors, allow_pickle=False)
                 write_atomically(kept, buffer.getvalue())
-        self._vectors: Vectors = np.load(kept, allow_pickle=False).astype(np.float32)
+        try:
+            self._vectors: Vectors = np.load(kept, allow_pickle=False).astype(np.float32)
+        except (OSError, ValueError, EOFError) as error:  # EOFError: a file without a byte
+            raise EnvironmentFailure(f"{kept} cannot be read ({error}); delete it to have it made again") from error
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Best first; ties in the order of the passages."""
@@ -93,11 +97,6 @@ def _encoder(folder: Path) -> Any:
     return encode
 
 
-def _key(passages: tuple[Passage, ...], encoder: Path) -> str:
-    """Passages, and size and time of each file of the encoder."""
-    total = hashlib.sha256(digest_of(passages).encode())
-    for path in sorted(encoder.iterdir()):
-        if path.is_file():
-            about = path.stat()
-            total.update(f"{path.name}|{about.st_size}|{about.st_mtime_ns}".encode())
-    return total.hexdigest()[:16]
+def _key(passages: tuple[Passage, ...], encoder: str, prefix: str) -> str:
+    """Of everything that decides the vectors. encoder: its digest."""
+    return digest(digest_of(passages), encoder, prefix, str(MOST_TOKENS))[:16]

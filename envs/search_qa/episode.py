@@ -17,7 +17,7 @@ from envs.interface import EnvConfig, Observation, StepResult, Task
 from envs.search_qa.em import exact_match
 from envs.search_qa.naming import Names
 from envs.search_qa.questions import Question
-from envs.search_qa.retrieval import Hit
+from envs.search_qa.retrieval import Hit, RetrieverDown
 from envs.search_qa.settings import knobs_of, retriever_of
 from envs.search_qa.tasks import question_of
 
@@ -54,7 +54,7 @@ class SearchQa:
         self.knobs = knobs_of(config)
         self.compact = config.prompt == "compact"
         self._running = False
-        self._fetched: dict[str, list[Hit]] = {}
+        self._fetched: dict[str, list[Hit] | RetrieverDown] = {}
 
     def reset(self, task: Task) -> Observation:
         """Raises EnvironmentFailure if the question is missing or has changed."""
@@ -68,7 +68,8 @@ class SearchQa:
     def prepare(cls, environments: Sequence[SearchQa], actions: Sequence[str]) -> None:
         """Fetch for all environments at once what their next actions will search for: one call of the retriever.
 
-        The pool calls this before it steps them. If the retriever is down, each of the steps says so itself.
+        The pool calls this before it steps them. If the retriever is down, each of the steps says so, without asking
+        it again: an outage costs the attempts of one search, not of one per episode.
         """
         wanted = [
             (environment, query)
@@ -78,7 +79,11 @@ class SearchQa:
         if wanted:
             config, knobs = wanted[0][0].config, wanted[0][0].knobs
             queries = list(dict.fromkeys(query for _, query in wanted))
-            found = dict(zip(queries, retriever_of(config).search(queries, knobs.topk), strict=True))
+            found: dict[str, list[Hit] | RetrieverDown]
+            try:
+                found = dict(zip(queries, retriever_of(config).search(queries, knobs.topk), strict=True))
+            except RetrieverDown as error:
+                found = dict.fromkeys(queries, error)
             for environment, query in wanted:
                 environment._fetched = {query: found[query]}
 
@@ -130,6 +135,8 @@ class SearchQa:
 
     def _shown(self, query: str) -> str:
         hits = self._fetched.pop(query, None)
+        if isinstance(hits, RetrieverDown):
+            raise RetrieverDown(str(hits)) from hits
         if hits is None:
             hits = retriever_of(self.config).search([query], self.knobs.topk)[0]
         if self.compact:

@@ -1,8 +1,8 @@
 """A `/retrieve` server over a corpus, for labs without one: lexical retrieval, loopback unless told otherwise.
 
 POST /retrieve takes {"queries": [...]} or {"query": "..."}, with "topk" (default 3) and "return_scores" (default
-false). GET /health tells the corpus. Both payloads of the field are understood; answers are those of Search-R1's
-server.
+false). GET /health tells what is searched and how, by name and by digest. Both payloads of the field are understood;
+answers are those of Search-R1's server.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MOST_QUERIES = 4096  # of one request
 MOST_TOPK = 100
 
 
-def build_app(retriever: Retriever, about: str) -> Any:
-    """A FastAPI application. about: what is searched, told by /health."""
+def build_app(retriever: Retriever, about: str, sha256: str) -> Any:
+    """A FastAPI application. about, sha256: what is searched, and a digest of all that decides answers, for /health."""
     from fastapi import FastAPI, HTTPException
     from pydantic import BaseModel, Field
 
@@ -38,7 +38,7 @@ def build_app(retriever: Retriever, about: str) -> Any:
 
     retrieve.__annotations__["request"] = Request  # the class is local: FastAPI cannot look its name up
     app.post("/retrieve")(retrieve)
-    app.get("/health")(lambda: {"status": "ok", "corpus": about})
+    app.get("/health")(lambda: {"status": "ok", "corpus": about, "sha256": sha256})
     return app
 
 
@@ -47,8 +47,8 @@ def _entry(hit: Hit, scores: bool) -> dict[str, Any]:
     return {"document": document, "score": hit.score} if scores else document
 
 
-def serve(retriever: Retriever, about: str, host: str, port: int) -> None:
+def serve(retriever: Retriever, about: str, sha256: str, host: str, port: int) -> None:
     """Until interrupted."""
     import uvicorn
 
-    uvicorn.run(build_app(retriever, about), host=host, port=port, log_level="warning")
+    uvicorn.run(build_app(retriever, about, sha256), host=host, port=port, log_level="warning")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from core.knobs import read_knobs
-from envs.cache import cache_root, file_lock
-from envs.interface import EnvConfig
+from envs.cache import cache_root, made_once
+from envs.interface import EnvConfig, EnvironmentFailure
 from envs.search import names as rankers
 from envs.search_qa import corpus
 from envs.search_qa.corpus import Passage
-from envs.search_qa.retrieval import HttpRetriever, LexicalRetriever, Retriever
+from envs.search_qa.retrieval import LONGEST, HttpRetriever, LexicalRetriever, Retriever, longest
 
 INFORMATION = ("plain", "json")
 
@@ -24,9 +23,12 @@ class Knobs:
         `/retrieve` server
     ranker: who ranks for `lexical`: own, or an installed engine (envs.search.rankers)
     encoder: dense: folder of a sentence encoder that transformers can load
+    query_prefix, passage_prefix: dense: what the encoder wants in front of texts; None: nothing. Encoders of the E5
+        family want "query: " and "passage: "
     topk: passages per search
     single_query: the server takes one query per request (`query`), not a list (`queries`)
-    timeout: seconds for one request; attempts: requests before the episode counts as broken
+    timeout: seconds for one request; attempts: requests before the episode counts as broken. Together with the pauses
+        between them they must stay below retrieval.LONGEST
     passages: JSON-lines file of the corpus of a retriever in this process; None: the embedded one
     information: how passages are shown: plain (`Doc 1(Title: t) text`, as Search-R1) or json (as OPID's release)
     """
@@ -39,6 +41,8 @@ class Knobs:
     passages: str | None = None
     information: str = "plain"
     encoder: str | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
     ranker: str = "own"
 
 
@@ -50,6 +54,12 @@ def knobs_of(config: EnvConfig) -> Knobs:
             f"env.knobs.encoder={knobs.encoder} does not fit env.knobs.retriever={knobs.retriever}: a dense retriever, "
             "and no other, needs the folder of a sentence encoder"
         )
+    for name, prefix in (("query_prefix", knobs.query_prefix), ("passage_prefix", knobs.passage_prefix)):
+        if prefix is not None and knobs.retriever != "dense":
+            raise ValueError(
+                f"env.knobs.{name}={prefix!r} does not fit env.knobs.retriever={knobs.retriever}: only a dense "
+                "retriever encodes texts"
+            )
     if knobs.retriever not in ("lexical", "dense") and not knobs.retriever.startswith(("http://", "https://")):
         raise ValueError(
             f"env.knobs.retriever={knobs.retriever!r} must be lexical, dense or the URL of a /retrieve server"
@@ -65,6 +75,11 @@ def knobs_of(config: EnvConfig) -> Knobs:
             raise ValueError(f"env.knobs.{name}={value} must be at least 1")
     if knobs.timeout <= 0:
         raise ValueError(f"env.knobs.timeout={knobs.timeout} must be a positive number of seconds")
+    if (seconds := longest(knobs.timeout, knobs.attempts)) > LONGEST:
+        raise ValueError(
+            f"env.knobs.attempts={knobs.attempts} of env.knobs.timeout={knobs.timeout:g} s may take {seconds:.0f} s "
+            f"with the pauses between them, and a step may wait {LONGEST:g} s for passages; lower one of them"
+        )
     if knobs.information not in INFORMATION:
         raise ValueError(f"env.knobs.information={knobs.information!r} must be one of {', '.join(INFORMATION)}")
     return knobs
@@ -76,7 +91,8 @@ def retriever_of(config: EnvConfig) -> Retriever:
     if knobs.retriever == "lexical":
         return _lexical(knobs.passages, cache, knobs.ranker)
     if knobs.retriever == "dense":
-        return _dense(knobs.passages, str(knobs.encoder), cache)
+        prefixes = (knobs.query_prefix or "", knobs.passage_prefix or "")
+        return _dense(knobs.passages, str(knobs.encoder), prefixes, cache)
     return _http(knobs.retriever, knobs.timeout, knobs.attempts, knobs.single_query)
 
 
@@ -96,20 +112,23 @@ def _lexical(file: str | None, cache: str, ranker: str) -> LexicalRetriever:
 
         texts, names = (p.contents for p in passages), [p.id for p in passages]
         return LexicalRetriever(passages, open_ranker(ranker, folder, lambda: texts, lambda: names))
-    if not folder.exists():
-        with file_lock(folder.parent / f"{folder.name}.lock"):
-            if not folder.exists():
-                made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-                bm25.build((p.contents for p in passages), [p.id for p in passages], made)
-                made.rename(folder)
-    return LexicalRetriever(passages, bm25.Index(folder))
+    # bm25.build writes the terms last
+    made_once(
+        folder, "terms.txt", lambda new: bm25.build((p.contents for p in passages), [p.id for p in passages], new)
+    )
+    try:
+        return LexicalRetriever(passages, bm25.Index(folder))
+    except (OSError, ValueError, EOFError, KeyError) as error:  # EOFError: an array file without a byte
+        raise EnvironmentFailure(
+            f"the index in {folder} cannot be opened ({error}); delete the folder to have it made again"
+        ) from error
 
 
 @lru_cache(maxsize=1)
-def _dense(file: str | None, encoder: str, cache: str) -> Retriever:
+def _dense(file: str | None, encoder: str, prefixes: tuple[str, str], cache: str) -> Retriever:
     from envs.search_qa.dense import DenseRetriever
 
-    return DenseRetriever(passages_of(file), Path(encoder).expanduser(), Path(cache))
+    return DenseRetriever(passages_of(file), Path(encoder).expanduser(), Path(cache), *prefixes)
 
 
 @lru_cache(maxsize=4)

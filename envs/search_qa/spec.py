@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from core.skills import SkillLibrary
 from envs.interface import Demonstration, EnvConfig, Environment, EnvSpec, Hindsight, Lexicon, Panel, Prompter, Task
@@ -40,11 +41,22 @@ def make(config: EnvConfig) -> Environment:
     return SearchQa(config)
 
 
-def _knob_versions(config: EnvConfig) -> dict[str, int]:
-    from envs.search.names import version_of
-    from envs.search_qa.settings import knobs_of
+def _knob_versions(config: EnvConfig) -> dict[str, int | str]:
+    from envs.search_qa.sources import versions
 
-    return version_of(knobs_of(config).ranker)
+    return versions(config)
+
+
+def _knob_identity(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    from envs.search_qa.sources import identity
+
+    return identity(knobs)
+
+
+def _sources(config: EnvConfig) -> dict[str, str | None]:
+    from envs.search_qa.sources import found
+
+    return found(config)
 
 
 def _prompter(config: EnvConfig) -> Prompter:
@@ -115,6 +127,8 @@ SPEC = EnvSpec(
         "panel_identity": panel_identity,
         "engines": ("native",),
         "knob_versions": _knob_versions,
+        "knob_identity": _knob_identity,
+        "sources": _sources,
         "play_version": PLAY_VERSION,
         "prompts_version": PROMPTS_VERSION,
         "rules_version": RULES_VERSION,

@@ -109,10 +109,11 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from envs.cache import file_sha256
     from envs.webshop import store as stores
     from envs.webshop.data import store_of
     from envs.webshop.jsonfiles import read_json
-    from envs.webshop.sources import file_sha256, official_files
+    from envs.webshop.sources import official_files
     from envs.webshop.spec import PANELS, load_panel
 
     config = _config(options)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from envs.cache import cache_root, write_atomically
+from envs.cache import cache_root, kept_sha256
 from envs.interface import EnvConfig
 from envs.panels import digest
 from envs.search import INDEX_VERSION
@@ -32,7 +30,8 @@ def data_version(config: EnvConfig) -> str:
     if config.data is None:
         parts |= {"generator": GENERATOR_VERSION, "world_seed": config.world_seed}
         return f"generated-{digest(json.dumps(parts, sort_keys=True))[:16]}"
-    files = {name: _kept_sha256(path, cache_root(config)) for name, path in official_files(config).items()}
+    notes = cache_root(config) / "webshop" / "digests"
+    files = {name: kept_sha256(path, notes) for name, path in official_files(config).items()}
     parts |= {"files": files, "nouns": knobs.nouns, "seed": OFFICIAL_SEED}
     return f"official-{digest(json.dumps(parts, sort_keys=True))[:16]}"
 
@@ -66,27 +65,3 @@ def official_files(config: EnvConfig) -> dict[str, Path]:
             f"where they come from.{noun_advice} Without env.data a catalogue is generated"
         )
     return {key: root / name for key, name in names.items()}
-
-
-@lru_cache(maxsize=64)
-def _kept_sha256(path: Path, cache: Path) -> str:
-    """Digest of a file, remembered by its size and time of change: planning asks often, and files have gigabytes."""
-    status = path.stat()
-    kept = cache / "webshop" / "digests" / f"{digest(str(path.resolve()))[:16]}.json"
-    key = [status.st_size, status.st_mtime_ns]
-    if kept.is_file():
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if found["key"] == key:
-            return str(found["sha256"])
-    sha256 = file_sha256(path)
-    write_atomically(kept, json.dumps({"key": key, "sha256": sha256}).encode())
-    return sha256
-
-
-def file_sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            total.update(chunk)
-    return total.hexdigest()

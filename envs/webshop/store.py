@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import mmap
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
@@ -19,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from envs.cache import file_lock
+from envs.cache import file_sha256, made_once
 from envs.panels import digest
 from envs.search import bm25, rankers
 from envs.search.names import OWN
 from envs.webshop.catalogue import Product
 from envs.webshop.goals import PANELS, Goal, split
-from envs.webshop.sources import file_sha256
 from envs.webshop.versions import STORE_VERSION
 
 log = logging.getLogger(__name__)
@@ -73,7 +70,7 @@ class Store:
             self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             self._products, self._goals = Lines(folder / "products.jsonl"), Lines(folder / "goals.jsonl")
             self._own = bm25.Index(folder)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, KeyError) as error:  # EOFError: an array file without a byte
             raise StoreError(
                 f"the catalogue in {folder} cannot be opened ({error}); delete the folder to have it made"
             ) from error
@@ -155,23 +152,13 @@ def write(
 
 def ensure(folder: Path, make: Callable[[Path], None]) -> Path:
     """The folder, filled by `make(empty folder)` if it is not there. Processes that ask at once make it once."""
-    if not (folder / MANIFEST).exists():
-        with file_lock(folder.parent / f"{folder.name}.lock"):
-            if not (folder / MANIFEST).exists():
-                for left in sorted(folder.parent.glob(f".{folder.name}.*")):  # of a maker that was killed
-                    shutil.rmtree(left)
-                temporary = folder.parent / f".{folder.name}.{os.getpid()}"
-                started = time.monotonic()
-                try:
-                    temporary.mkdir(parents=True)
-                    make(temporary)
-                    if folder.exists():  # without a manifest: not made by us as a whole
-                        shutil.rmtree(folder)
-                    temporary.rename(folder)
-                finally:
-                    shutil.rmtree(temporary, ignore_errors=True)
-                log.info("made the catalogue %s in %.1f s", folder, time.monotonic() - started)
-    return folder
+
+    def timed(new: Path) -> None:
+        started = time.monotonic()
+        make(new)
+        log.info("made the catalogue %s in %.1f s", folder, time.monotonic() - started)
+
+    return made_once(folder, MANIFEST, timed)
 
 
 @lru_cache(maxsize=4)

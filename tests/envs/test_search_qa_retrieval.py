@@ -3,65 +3,28 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from retriever_server import Server, free_port, good
 
 from envs.interface import EnvConfig, EnvironmentFailure
 from envs.panels import assert_disjoint
-from envs.pool import EnvPool, OrderedPool
+from envs.pool import ANSWER_SECONDS, EnvPool, OrderedPool
 from envs.search_qa import corpus, official, retrieval
 from envs.search_qa.retrieval import HttpRetriever, RetrieverDown
+from envs.search_qa.settings import knobs_of
 from envs.search_qa.spec import SPEC
 
 httpx = pytest.importorskip("httpx")
 
 
 # ------------------------------------------------------------------------------------------------- a misbehaving server
-class Server:
-    """Answers with what `script` says, one entry per request; the last entry repeats."""
-
-    def __init__(self, script: list[Any]) -> None:
-        self.script, self.requests = script, []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.requests.append(json.loads(body))
-                step = outer.script[min(len(outer.requests), len(outer.script)) - 1]
-                answer = step(outer.requests[-1]) if callable(step) else step
-                status, content = answer if isinstance(answer, tuple) else (200, answer)
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                if status == 0:  # hang
-                    time.sleep(0.5)
-                    return
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.http.server_port}/retrieve"
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-
-
 @pytest.fixture
 def serve() -> Iterator[Any]:
     started: list[Server] = []
@@ -73,12 +36,6 @@ def serve() -> Iterator[Any]:
     yield start
     for server in started:
         server.close()
-
-
-def good(request: dict[str, Any]) -> dict[str, Any]:
-    queries = request.get("queries") or [request["query"]]
-    entry = {"document": {"id": "7", "contents": '"Paris"\nParis is a city.'}, "score": 1.5}
-    return {"result": [[entry] * request["topk"] for _ in queries]}
 
 
 def client(server: Server, **changes: Any) -> HttpRetriever:
@@ -134,10 +91,38 @@ def test_an_endless_answer_is_cut(serve: Any, monkeypatch: pytest.MonkeyPatch) -
         client(server).search(["a"], 1)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_an_outage_costs_the_attempts_of_one_search(serve: Any) -> None:
+    """Not of one per episode: the worker would be taken for hung, and nobody told of the retriever."""
+    server = serve((500, {}))
+    knobs = {"retriever": server.url, "attempts": 2, "timeout": 5.0}
+    config = EnvConfig(name="search_qa", max_steps=4, prompt="full", knobs=knobs)
+    pool = OrderedPool(EnvPool(SPEC.make, config, 0))
+    pool.reset(SPEC.load_panel(config, "test").tasks[:5])
+    results = pool.step(range(5), [f"search[{k}]" for k in range(4)] + ["answer[x]"])
+    assert len(server.requests) == 2
+    for result in results[:4]:
+        assert isinstance(result, EnvironmentFailure) and f"retriever at {server.url} does not answer" in str(result)
+    assert not isinstance(results[4], EnvironmentFailure)
+
+
+def test_what_takes_too_long_in_all_is_given_up(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(request: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.1)
+        return good(request)
+
+    monkeypatch.setattr(retrieval, "LONGEST", 0.25)
+    server = serve(slowly)
+    with pytest.raises(RetrieverDown, match=r"(not within|not complete after) 0\.25 s|Timeout"):
+        client(server, single=True, timeout=10.0).search(["a", "b", "c", "d", "e"], 1)
+    assert len(server.requests) < 5
+
+
+@pytest.mark.parametrize(("timeout", "attempts"), [(600.0, 1), (60.0, 9), (0.1, 30), (1.0, 10**9)])
+def test_more_patience_than_a_pool_has_is_refused(timeout: float, attempts: int) -> None:
+    knobs = {"retriever": "http://127.0.0.1:1/retrieve", "timeout": timeout, "attempts": attempts}
+    with pytest.raises(ValueError, match=rf"env\.knobs\.attempts={attempts} of env\.knobs\.timeout={timeout:g} s"):
+        knobs_of(EnvConfig(name="search_qa", knobs=knobs))
+    assert retrieval.longest(60.0, 4) == 243.5 < retrieval.LONGEST < ANSWER_SECONDS
 
 
 def test_a_dead_retriever_never_scores_an_episode() -> None:
@@ -173,6 +158,7 @@ def test_the_server_of_the_command_line(tmp_path: Path) -> None:
         assert hits[0][0].passage.title == "Title 7" and len(hits[1]) == 3 and hits[1][0].passage.id == "8"
         single = HttpRetriever(f"http://127.0.0.1:{port}/retrieve", single=True).search(["word9"], 1)
         assert single[0][0].passage.id == "9"
+        assert len(HttpRetriever(f"http://127.0.0.1:{port}/retrieve").digest() or "") == 64
         bad = httpx.post(f"http://127.0.0.1:{port}/retrieve", json={"topk": 3})
         assert bad.status_code == 422 and "queries" in bad.text
     finally:
@@ -244,8 +230,9 @@ def test_a_corpus_line_that_is_no_passage_is_named(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- dense
-def test_dense_retrieval_with_a_small_encoder(tmp_path: Path) -> None:
-    from envs.search_qa.dense import DenseRetriever, prefixes
+def test_dense_retrieval_with_a_small_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from envs.search_qa import dense
+    from envs.search_qa.dense import DenseRetriever
 
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -265,8 +252,18 @@ def test_dense_retrieval_with_a_small_encoder(tmp_path: Path) -> None:
     assert [h.passage.id for h in again.search([query], 4)[0]] == [h.passage.id for h in made.search([query], 4)[0]]
     assert len(list((tmp_path / "cache").glob("vectors-*.npy"))) == 1
     assert again.search([], 3) == []
-    assert prefixes(Path("e5-base-v2")) == ("query: ", "passage: ") and prefixes(folder) == ("", "")
-    with pytest.raises(ValueError, match=r"env\.knobs\.encoder"):
+    prefixed = DenseRetriever(passages, folder, tmp_path / "cache", "of ", "of a ")
+    assert len(list((tmp_path / "cache").glob("vectors-*.npy"))) == 2  # other vectors, and other queries
+    assert prefixed.search([query], 1)[0][0].score != made.search([query], 1)[0][0].score
+    monkeypatch.setattr(dense, "MOST_TOKENS", 1)
+    DenseRetriever(passages, folder, tmp_path / "cache")
+    kept = sorted((tmp_path / "cache").glob("vectors-*.npy"))
+    assert len(kept) == 3
+    for path in kept:
+        path.write_bytes(b"")
+    with pytest.raises(EnvironmentFailure, match="delete it to have it made again"):
+        DenseRetriever(passages, folder, tmp_path / "cache")
+    with pytest.raises(FileNotFoundError, match=r"env\.knobs\.encoder"):
         DenseRetriever(passages, tmp_path / "none", tmp_path)
 
 
