@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from harness.config import RunConfig
 from harness.schema import keys, leaves, value
@@ -112,6 +112,18 @@ def _number(name: str, given: Any) -> Any:
     return float(given) + 0.0  # -0.0 becomes 0.0
 
 
+def _deciding(env: str, knobs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of an environment's knobs that can change a result, by `metadata["knob_identity"]` of its spec; without it
+    all of them. What is not installed is told elsewhere."""
+    from harness import registry
+
+    try:
+        tell = registry.env_spec(env).metadata.get("knob_identity") if knobs else None
+    except ValueError:
+        return knobs
+    return knobs if tell is None else cast("Mapping[str, Any]", tell(knobs))
+
+
 def identity(config: RunConfig) -> dict[str, Any]:
     """Dotted key -> value of every identity field, in a fixed order and spelling; each knob is a key of its own."""
     found: dict[str, Any] = {}
@@ -119,6 +131,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
         if CLASSES.get(name) == "runtime":  # a field that nobody classed counts as identity
             continue
         given = value(config, name)
+        if name == "env.knobs":
+            given = _deciding(config.env.name, given)
         if isinstance(given, Mapping):
             found.update({f"{name}.{key}": _canonical(f"{name}.{key}", given[key]) for key in sorted(given)})
         else:
