@@ -145,7 +145,7 @@ FREE = (
     *_in("envs/webshop", "__init__ __main__ spec skills knobs versions sources"),  # commands, registration, settings
     *_in("envs/webshop", "fetch nouns oracle"),  # data of the user's; solutions for tests
     *_in("envs/search_qa", "__init__ __main__ spec skills"),  # commands, registration, texts with a digest
-    *_in("envs/search_qa", "official server settings"),  # user's data are hashed by content; where passages come from
+    *_in("envs/search_qa", "official server settings sources"),  # user's data are hashed; where passages come from
     *_in("methods", "__init__ __main__ interface registry validation faithful skills/__init__"),  # what may be run
     *_in(
         "methods/skills/analyzers",
