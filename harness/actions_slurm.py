@@ -147,13 +147,15 @@ def counts(report: Report) -> str:
 
 
 def _tell(plan: Plan, report: Report) -> None:
+    from harness.launch.tasks import ELSEWHERE, UNSURE
+
     labels = labels_of(plan)
     if report.submitted:
         arrays = ", ".join(report.arrays[:12]) + (", ..." if len(report.arrays) > 12 else "")
         say(f"{report.submitted} jobs submitted in {len(report.arrays)} arrays: {arrays}")
     say(f"{plan.title}: {counts(report)}")
     for name, task in report.tasks.items():
-        if task.status in (FAILED, STOPPED, PENDING, "unknown") and task.note:
+        if task.status in (FAILED, STOPPED, PENDING, UNSURE, ELSEWHERE) and task.note:
             say(f"{task.status}: {labels[name]}: {task.note}")
     if report.problem:
         say(f"{report.problem}; the same command later (or with wait=true) submits the rest")
@@ -167,7 +169,7 @@ def look(plan: Plan) -> tuple[dict[str, RunState], dict[str, str], dict[str, str
     """
     from dataclasses import replace
 
-    from harness.launch.jobstates import QUEUED, REQUEUED
+    from harness.launch.jobstates import QUEUED, REQUEUED, UNKNOWN
     from harness.launch.jobstates import RUNNING as JOB_RUNS
     from harness.launch.queue import Queue
 
@@ -180,7 +182,7 @@ def look(plan: Plan) -> tuple[dict[str, RunState], dict[str, str], dict[str, str
     shown: dict[str, str] = {}
     notes: dict[str, str] = {}
     for name, held in Queue().look(unfinished).items():
-        shown[name] = f"{held.ticket.job_id} {held.state.word or held.state.kind}"
+        shown[name] = f"{held.ticket.job_id} {held.state.word or held.state.kind}".strip()
         state = found[name]
         if held.state.kind in (QUEUED, REQUEUED) and state.state != RUNNING:
             found[name] = replace(state, state=SUBMITTED, error=None, failure_class=None)
@@ -188,6 +190,8 @@ def look(plan: Plan) -> tuple[dict[str, RunState], dict[str, str], dict[str, str
             found[name] = replace(state, state=RUNNING, error=None, failure_class=None)
         if not held.live:
             notes[name] = f"{held}; the same command with do=run records why and submits it again where that can help"
+        elif held.state.kind == UNKNOWN:
+            notes[name] = held.told(RunDirectory(plan.runs / name))
         elif held.state.kind not in (QUEUED, JOB_RUNS) or held.state.reason not in ("", "Priority", "Resources"):
             notes[name] = str(held)
     return found, shown, notes
@@ -196,6 +200,7 @@ def look(plan: Plan) -> tuple[dict[str, RunState], dict[str, str], dict[str, str
 def watch(plan: Plan) -> int:
     """Show how the selected cells go on until nothing works on them or waits any more. Only reads."""
     from harness import claim as claims
+    from harness.launch.jobstates import UNKNOWN
     from harness.launch.queue import Queue
     from harness.progress import ACTIVE, WAITING, Progress
     from harness.progress import look as look_at
@@ -216,7 +221,9 @@ def watch(plan: Plan) -> int:
                         if state.state == RUNNING:
                             status, note = ACTIVE, str(held) if held is not None else holder.reason
                         elif held is not None:
-                            status, note = WAITING, str(held)
+                            status, note = WAITING, held.told(run) if held.state.kind == UNKNOWN else str(held)
+                        elif holder.status == claims.UNKNOWN:
+                            note = claims.told(run.claim_path, holder)
                     views.append(look_at(run, labels[cell.fingerprint], status, note))
                 show.update(views)
                 if not alive:

@@ -120,6 +120,12 @@ def inspect(path: Path, ask: AskJob | None = None) -> ClaimStatus:
             return ClaimStatus(UNKNOWN, None, str(error))
 
 
+def told(path: Path, holder: ClaimStatus) -> str:
+    """Who holds the claim file `path`, in words; where nobody can tell whether it lives, with the way on."""
+    way = f"; if you know that it is dead, delete {path}" if holder.status == UNKNOWN else ""
+    return f"{holder.reason}{way}"
+
+
 class Claim:
     """A held claim. Use as a context manager, or call `release`; a process that dies simply leaves it behind."""
 
@@ -237,4 +243,5 @@ __all__ = [
     "inspect",
     "judge",
     "process_start",
+    "told",
 ]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import LauncherConfig
-from harness.files import RecordError, atomic_write_json, read_json_object
+from harness.files import RecordError, atomic_write_json, read_json_object, writing
 from harness.launch import tickets
 from harness.launch.job import Job
 from harness.launch.scheduler import SchedulerError, Slurm
@@ -31,20 +31,34 @@ FOLDER = "slurm"
 BATCH_NAME = "batch.json"
 _DONE = "ticketed"  # an empty file: every job of the batch has its ticket
 _GENTLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# What sbatch says when the queue is full, for this user or for everybody, and when the controller is away.
-_LATER = re.compile(
-    r"max\w*submit|max\w*jobs|submit limit|unable to accept job|temporarily una|unable to contact|timed out|"
-    r"connection refused|communication",
-    re.IGNORECASE,
+# Why sbatch took nothing: this user's jobs are too many, or those of a group (fewer may fit); the controller is away or
+# busy (nothing fits now); or it never will.
+FULL, AWAY, NEVER = "full", "away", "never"
+_AWAY = re.compile(
+    r"unable to accept job|temporarily una|unable to contact|timed out|connection refused|communication", re.IGNORECASE
 )
+_FULL = re.compile(r"max\w*submit|grp\w*submit|submit limit|max\w*jobs", re.IGNORECASE)
+# Slurm's general word for a broken limit speaks of "job submit limit", whichever it was; the limit's own name is beside
+# it where the version prints it. One on a single job (DenyOnLimit) is broken by the job itself, in any queue.
+_LIMIT = re.compile(r"\b(?:QOS|Assoc)(?:Max|Min|Grp)\w+", re.IGNORECASE)
 
 
 class RefusedError(RuntimeError):
-    """sbatch took nothing of the batch. Says what it said. later: it may take it then (full, or not to be reached)."""
+    """sbatch took nothing of the batch. Says what it said. kind: full | away | never."""
 
-    def __init__(self, said: str, later: bool) -> None:
+    def __init__(self, said: str, kind: str) -> None:
         super().__init__(said)
-        self.later = later
+        self.kind = kind
+
+
+def refusal(said: str) -> str:
+    """full | away | never, of what sbatch said."""
+    if _AWAY.search(said):
+        return AWAY
+    named = _LIMIT.findall(said)
+    if named and not any("submit" in name.lower() for name in named):
+        return NEVER
+    return FULL if _FULL.search(said) else NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +76,46 @@ def new_folder(out: Path, name: str) -> Path:
     return out / FOLDER / f"{stamp}-{short}-{secrets.token_hex(3)}"
 
 
-def submit(folder: Path, order: Order, launcher: LauncherConfig, settings: dict[str, Any]) -> list[Ticket]:
+def submit(
+    folder: Path, order: Order, launcher: LauncherConfig, settings: dict[str, Any], scheduler: Slurm
+) -> list[Ticket]:
     """Submit one batch and write the tickets; returns them. Call under the lock of the output folder.
 
-    settings: of harness.launch.script.parameters. Raises RefusedError if sbatch took nothing, RecordError.
-    Ctrl-C and other requests to stop wait until the tickets are written.
+    settings: of harness.launch.script.parameters. Raises RefusedError if sbatch took nothing, RecordError
+    (DiskFullError) if the batch's files cannot be written: jobs that were taken all the same are cancelled. Ctrl-C and
+    other requests to stop wait until the tickets are written.
     """
     with _undisturbed(), outside_of_jobs():
         content = {
             "runs": [job.run_dir for job in order.jobs],
             "tickets": [asdict(ticket) for ticket in order.tickets],
         }
-        folder.mkdir(parents=True)
-        atomic_write_json(folder / BATCH_NAME, content)
+        with writing(folder):
+            folder.mkdir(parents=True)
         try:
-            made = executor(folder, launcher, settings)
-            with made.batch():
-                handles = [made.submit(job) for job in order.jobs]
-        except (RuntimeError, OSError) as error:  # Submitit's own errors are RuntimeErrors, with what sbatch said
+            atomic_write_json(folder / BATCH_NAME, content)
+            with writing(folder):
+                made = executor(folder, launcher, settings)
+                with made.batch():
+                    handles = [made.submit(job) for job in order.jobs]
+        except RecordError:
+            _withdraw(folder, scheduler)
+            raise
+        except RuntimeError as error:  # Submitit's own errors, with what sbatch said
             said = _said(error)
             shutil.rmtree(folder, ignore_errors=True)  # jobs taken all the same, if any, end for want of it
-            raise RefusedError(said, later=_LATER.search(said) is not None) from error
+            raise RefusedError(said, refusal(said)) from error
         ids = [str(handle.job_id) for handle in handles]
         return _write_tickets(folder, order, ids)
+
+
+def _withdraw(folder: Path, scheduler: Slurm) -> None:
+    """Cancel the jobs of a batch whose files could not be written. Where that fails the folder stays, and the next
+    command's `adopt` finds them."""
+    with contextlib.suppress(SchedulerError):
+        if scripts := sorted(folder.glob("*_submission.sh")):
+            scheduler.cancel(path.name.partition("_")[0] for path in scripts)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_tickets(folder: Path, order: Order, ids: Sequence[str]) -> list[Ticket]:

@@ -52,7 +52,7 @@ def cancel_jobs(
         waiting: dict[str, Held] = {}
         for name, held in queue.look(by_name.values()).items():
             if held.state.kind == UNKNOWN:
-                report.left[name] = f"{held}; it is left alone"
+                report.left[name] = f"{held.told(by_name[name])}; it is left alone"
             elif held.live:
                 waiting[name] = held
         if waiting:

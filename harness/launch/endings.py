@@ -24,7 +24,10 @@ from harness.stopping import stop_requested
 from harness.worker import EXIT_FAILED, EXIT_HELD, EXIT_INTERRUPTED
 
 ELSEWHERE = "elsewhere"
-HELPED_BY_A_RETRY = ("infra",)  # failures that a run recorded itself: the machine's fault, not its own
+# Failures that a run recorded itself, and that were the machine's fault and not its own: tried again by itself, and by
+# whoever gives the command anew, who may have made room on a disk.
+HELPED_BY_A_RETRY = ("infra",)
+TRIED_BY_A_NEW_COMMAND = (*HELPED_BY_A_RETRY, "disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def settle(run: RunDirectory, held: Held, lacks: bool) -> Ending:
     if state.state == COMPLETE:
         return Ending(COMPLETE)
     if holder.status in (claims.ALIVE, claims.UNKNOWN):
-        return Ending(ELSEWHERE, holder.reason)
+        return Ending(ELSEWHERE, claims.told(run.claim_path, holder))
     job = held.state
     last = next(iter(attempts.all_attempts(run.path)[-1:]), None)
     own = last is not None and job_of(last.content) == held.ticket.job_id
@@ -117,7 +120,7 @@ def _record(
     state, holder = run.state(), run.claim_status()  # somebody was faster
     if state.state == COMPLETE:
         return Ending(COMPLETE)
-    return Ending(ELSEWHERE, holder.reason)
+    return Ending(ELSEWHERE, claims.told(run.claim_path, holder))
 
 
 def job_of(attempt: dict[str, Any]) -> str:

@@ -132,6 +132,8 @@ def accounting_rows(text: str) -> Iterator[Row]:
         reason = f"cancelled {_named(more)}" if more else ""
         if kind == UNKNOWN:
             reason = f"the accounting says {word or 'nothing'}, but the controller does not know the job"
+            if kind_of(word, in_queue=True) != UNKNOWN:  # the controller lost it; an administrator can end its record
+                reason += ": `sacctmgr show runawayjobs` lists such jobs and ends their records"
         yield job, JobState(job, word, kind, reason, exit_code.strip() or None)
 
 

@@ -10,7 +10,6 @@ import os
 import pwd
 import shlex
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +32,6 @@ from harness.launch.listings import COLUMNS, EXPRESSION, Listing, accounting_row
 from harness.redaction import redact
 
 CLIENT_SECONDS = 60.0  # without a controller a client gives up by itself after 10 to 40 s (measured, 22.05)
-DAY_SECONDS = 86_400.0  # more than clocks and time zones of two machines can differ
 IDS_PER_CALL = 500  # keeps command lines below any system's limit
 # Settings of the user's that would hide jobs or change what is printed.
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
@@ -74,22 +72,20 @@ class Slurm:
         self._seconds = seconds
 
     # ------------------------------------------------------------------------------------------------ jobs
-    def states(self, ids: Iterable[str], since: float | None = None) -> dict[str, JobState]:
+    def states(self, ids: Iterable[str]) -> dict[str, JobState]:
         """The state of each job or array element (`123`, `123_4`). Never raises for want of an answer: UNKNOWN then.
 
-        since: unix seconds; the accounting is not asked about jobs that ended more than a day before, which may have
-        had the same number (a cluster that was set up anew counts from 1 again). Without accounting a job that the
-        controller does not know is GONE: the controller keeps what waits, runs or ended less than MinJobAge
-        (slurm.conf) ago. Raises ValueError for what is no job id.
+        Without accounting a job that the controller does not know is GONE: the controller keeps what waits, runs or
+        ended less than MinJobAge (slurm.conf) ago. Raises ValueError for what is no job id.
         """
         asked = sorted(set(ids))
         found: dict[str, JobState] = {}
         for wanted in chunks(bases(asked), IDS_PER_CALL):
             some = set(wanted)
-            found.update(self._states_of(wanted, [job for job in asked if base_of(job) in some], since))
+            found.update(self._states_of(wanted, [job for job in asked if base_of(job) in some]))
         return found
 
-    def _states_of(self, wanted: Sequence[str], asked: Sequence[str], since: float | None) -> dict[str, JobState]:
+    def _states_of(self, wanted: Sequence[str], asked: Sequence[str]) -> dict[str, JobState]:
         try:
             listed = self._queue("-j", ",".join(wanted))
         except SchedulerError as error:
@@ -99,7 +95,7 @@ class Slurm:
         if not rest:
             return found
         try:
-            known = self._accounting(bases(rest), since)
+            known = self._accounting(bases(rest))
         except SchedulerError as error:
             return {**found, **{job: JobState(job, "", UNKNOWN, str(error)) for job in rest}}
         found.update(known.answers(rest))
@@ -130,11 +126,8 @@ class Slurm:
             return ""
         raise answer.error("is the controller up (`scontrol ping`), and does SLURM_CONF name this cluster?")
 
-    def _accounting(self, wanted: Sequence[str], since: float | None) -> Listing:
-        window: tuple[str, ...] = ()
-        if since is not None:
-            window = ("-S", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(since - DAY_SECONDS, 0.0))))
-        answer = self._ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode", *window, "-j", ",".join(wanted))
+    def _accounting(self, wanted: Sequence[str]) -> Listing:
+        answer = self._ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(wanted))
         if answer.status != 0:
             if _NO_ACCOUNTING in answer.complaint.lower():
                 return Listing(())  # the controller alone knows, and it has answered

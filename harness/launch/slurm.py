@@ -10,8 +10,7 @@ A run that needs the weights of others is submitted with a dependency on exactly
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from harness import attempts
@@ -19,13 +18,13 @@ from harness import claim as claims
 from harness.config import LauncherConfig
 from harness.files import RecordError
 from harness.launch import batches, tickets
-from harness.launch.endings import ELSEWHERE, HELPED_BY_A_RETRY, settle
+from harness.launch.cells import Cell, Ready, Room, groups, teachers_first
+from harness.launch.endings import ELSEWHERE, TRIED_BY_A_NEW_COMMAND, settle
 from harness.launch.job import Job
 from harness.launch.jobstates import QUEUED, REQUEUED, UNKNOWN
 from harness.launch.queue import Held, Queue
 from harness.launch.scheduler import SchedulerError, Slurm, user_name
 from harness.launch.script import parameters
-from harness.launch.shapes import Shape
 from harness.launch.snapshot import snapshot
 from harness.launch.tasks import UNSURE, WAITING, Report, Task, TaskReport
 from harness.launch.tickets import Ticket
@@ -40,41 +39,7 @@ KILLED_AGAIN = 1  # times that a run which was killed for an unknown reason is s
 FILE_SYSTEM_SECONDS = 2.0  # what a job wrote last may be seen this much later than its end
 RETRY_HINT = "do=retry submits it again"
 REFUSED = "not submitted: sbatch refused"  # begins the note of a run whose job the site will never take
-
-Ready = tuple["_Cell", tuple[str, ...]]  # a cell that can be submitted, and the jobs that it has to wait for
-
-
-@dataclass
-class _Cell:
-    task: Task
-    status: str = ""
-    note: str = ""
-    job: str = ""
-    again: int = 0  # times that it was submitted again by itself
-    new: bool = True  # not looked at before: whoever asks for it now wants it submitted if it is missing
-    final: bool = False  # nothing more is done about it
-    retry: bool = False  # it may be submitted although it failed
-    dropped: str = ""  # why it is not wanted any more
-    ticket: Ticket | None = field(default=None, repr=False)
-
-    def end(self, status: str, note: str = "") -> None:
-        self.status, self.note, self.final = status, note, True
-
-    def wait(self, note: str = "") -> None:
-        if self.dropped:
-            self.end(INTERRUPTED, self.dropped)
-        else:
-            self.status, self.note = WAITING, note
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """left: jobs that the queue still takes; most: of this user's in all; longest: elements of an array."""
-
-    left: int
-    most: int
-    longest: int
-    cluster: str
+LIMIT_HINT = "launcher.max_submitted tells this launcher of a limit that Slurm does not show it"
 
 
 class Dispatcher:
@@ -104,15 +69,17 @@ class Dispatcher:
         self._retry_failed = retry_failed
         self._before = before
         self._prepared: set[str] = set()
+        # Elements of an array that are known to be taken, where a limit that cannot be looked up refused longer ones.
+        self._fits: int | None = None
         self._snapshot: Path | None = None
-        self._cells: dict[str, _Cell] = {}
-        self._order: list[_Cell] = []
+        self._cells: dict[str, Cell] = {}
+        self._order: list[Cell] = []
         self.add(tasks)
 
     def add(self, tasks: Iterable[Task]) -> None:
         """Further tasks, taken up by the next step. One that is known already is asked for anew."""
-        self._cells.update({task.run.fingerprint: _Cell(task) for task in tasks})
-        self._order = _teachers_first(self._cells)
+        self._cells.update({task.run.fingerprint: Cell(task) for task in tasks})
+        self._order = teachers_first(self._cells)
 
     def drop(self, name: str, reason: str) -> None:
         """A run is not wanted any more: it is never submitted again, and the next step cancels its job if that waits.
@@ -163,7 +130,7 @@ class Dispatcher:
             except SchedulerError as error:  # the next step tries again; a job that starts meanwhile leaves by itself
                 self.say(f"{len(jobs)} jobs that are not wanted any more still wait: {error}")
 
-    def _judge(self, cell: _Cell, held: Held | None) -> None:
+    def _judge(self, cell: Cell, held: Held | None) -> None:
         run = cell.task.run
         state = run.state()
         if held is not None:
@@ -171,7 +138,7 @@ class Dispatcher:
         if state.state == COMPLETE:
             cell.end(COMPLETE)
         elif held is not None and held.state.kind == UNKNOWN:
-            cell.status, cell.note = UNSURE, str(held)
+            cell.status, cell.note = UNSURE, held.told(run)
         elif held is not None and held.live:
             waits = held.state.kind in (QUEUED, REQUEUED)
             cell.status, cell.note = SUBMITTED if waits else RUNNING, str(held)
@@ -180,7 +147,7 @@ class Dispatcher:
         else:
             self._without_job(cell)
 
-    def _settle(self, cell: _Cell, held: Held) -> None:
+    def _settle(self, cell: Cell, held: Held) -> None:
         """Its job has ended."""
         ending = settle(cell.task.run, held, lacks=not self._teachers_complete(cell))
         if ending.status == ELSEWHERE:
@@ -207,11 +174,11 @@ class Dispatcher:
         else:
             cell.end(ending.status, ending.note)
 
-    def _without_job(self, cell: _Cell) -> None:
+    def _without_job(self, cell: Cell) -> None:
         run = cell.task.run
         state, holder = run.state(), run.claim_status()
         if holder.status in (claims.ALIVE, claims.UNKNOWN):
-            cell.status, cell.note = ELSEWHERE, holder.reason
+            cell.status, cell.note = ELSEWHERE, claims.told(run.claim_path, holder)
         elif cell.status == WAITING:
             pass
         elif not cell.new and cell.status != ELSEWHERE:  # another command took its job away
@@ -222,7 +189,7 @@ class Dispatcher:
             cell.retry = state.state == FAILED
             cell.wait()
 
-    def _worth_trying(self, cell: _Cell) -> bool:
+    def _worth_trying(self, cell: Cell) -> bool:
         """Whether a run that is recorded as failed should be submitted, now that somebody asks for it."""
         state = cell.task.run.state()
         if self._retry_failed:
@@ -231,12 +198,12 @@ class Dispatcher:
             asked = [ticket.shape for ticket in tickets.history(cell.task.run.path)[-1:]]
             now = cell.task.shape
             return any(now.mem_gb > before.mem_gb or now.gpus > before.gpus for before in asked)
-        return state.failure_class in HELPED_BY_A_RETRY
+        return state.failure_class in TRIED_BY_A_NEW_COMMAND
 
-    def _teachers_complete(self, cell: _Cell) -> bool:
+    def _teachers_complete(self, cell: Cell) -> bool:
         return all(self._beside(cell, name) == COMPLETE for name in cell.task.requires)
 
-    def _beside(self, cell: _Cell, name: str) -> str:
+    def _beside(self, cell: Cell, name: str) -> str:
         """State of a run in the folder of a cell's."""
         path = cell.task.run.path.parent / name
         return RunDirectory(path).state().state if path.is_dir() else PENDING
@@ -246,23 +213,55 @@ class Dispatcher:
         """(jobs submitted, their arrays, what was in the way)."""
         arrays: list[str] = []
         count = 0
-        room: _Room | None = None
         while ready := self._ready():
             try:
                 room = self._room()
                 if room.left <= 0:
                     return count, arrays, self._no_room(f"the queue takes {room.most} jobs of yours at a time")
                 self._prepare()
-                for group, after in _groups(ready[: room.left], room.longest):
-                    written = self._submit_group(group, after, room.cluster)
+                longest = min(room.longest, self._fits or room.longest)
+                queued = room.queued
+                for group, after in groups(ready[: room.left], longest):
+                    written = self._submit_what_fits(group, after, room.cluster, alone=not queued)
                     if written:
                         arrays.append(written[0].job_id.partition("_")[0])
-                        count += len(written)
+                        count, queued = count + len(written), queued + len(written)
+                    if self._fits is not None:
+                        break  # how many fit has changed
+                if self._fits is not None and self._fits >= room.longest:
+                    self._fits = None
             except SchedulerError as error:
                 return count, arrays, self._no_room(str(error))
             except batches.RefusedError as error:
-                return count, arrays, self._no_room(f"the scheduler takes no more for now: {error}")
+                hint = f"; {LIMIT_HINT}" if error.kind == batches.FULL else ""
+                return count, arrays, self._no_room(f"the scheduler takes no more for now: {error}{hint}")
         return count, arrays, None
+
+    def _submit_what_fits(
+        self, group: Sequence[Cell], after: tuple[str, ...], cluster: str, *, alone: bool
+    ) -> list[Ticket]:
+        """Submit an array; empty if it was not taken. A limit on submission refuses it whole, so half as many are tried
+        next, and twice as many where those were taken. alone: nothing of this user's is in the queue. Raises
+        RefusedError if not even one fits beside what is."""
+        try:
+            written = self._submit_group(group, after, cluster)
+        except batches.RefusedError as error:
+            if error.kind != batches.FULL:
+                raise
+            self._fits = max(1, len(group) // 2)
+            if len(group) > 1:
+                return []
+            if not alone:
+                raise
+            shape = group[0].task.shape
+            why = f"{REFUSED} {shape}, with no job of yours in the queue: {error}; {LIMIT_HINT}"
+            for cell, _ in self._ready():
+                if cell.task.shape == shape:  # waiting helps none of them
+                    cell.end(PENDING, why)
+            return []
+        if written and self._fits is not None:
+            self._fits = max(self._fits, 2 * len(group))
+        return written
 
     def _prepare(self) -> None:
         """Have made what the runs need that are about to be submitted, now or when there is room."""
@@ -286,7 +285,7 @@ class Dispatcher:
                 found.append((cell, after))
         return found
 
-    def _after(self, cell: _Cell) -> tuple[str, ...] | None:
+    def _after(self, cell: Cell) -> tuple[str, ...] | None:
         """Jobs that must succeed before; None if the cell cannot be submitted (its status then says why)."""
         jobs: list[str] = []
         for name in cell.task.requires:
@@ -305,14 +304,15 @@ class Dispatcher:
         cell.note = ""
         return tuple(jobs)
 
-    def _room(self) -> _Room:
+    def _room(self) -> Room:
         limits = self._scheduler.limits(self.launcher.account, self.launcher.qos)
         bounds = [self.launcher.max_submitted or None, limits.max_submit_jobs, limits.max_job_count]
         most = min(bound for bound in bounds if bound is not None)
         longest = min(self.launcher.max_array or limits.max_array_size, limits.max_array_size, most)
-        return _Room(most - self._scheduler.queued(), most, max(longest, 1), limits.cluster)
+        queued = self._scheduler.queued()
+        return Room(most - queued, queued, most, max(longest, 1), limits.cluster)
 
-    def _submit_group(self, group: Sequence[_Cell], after: tuple[str, ...], cluster: str) -> list[Ticket]:
+    def _submit_group(self, group: Sequence[Cell], after: tuple[str, ...], cluster: str) -> list[Ticket]:
         """Submit an array; nothing is written if sbatch will never take it."""
         if self._snapshot is None:
             self._snapshot = snapshot(self.out)
@@ -333,9 +333,9 @@ class Dispatcher:
         )  # fmt: skip
         folder = batches.new_folder(self.out, self.sweep)
         try:
-            written = batches.submit(folder, batches.Order(jobs, blanks), self.launcher, settings)
+            written = batches.submit(folder, batches.Order(jobs, blanks), self.launcher, settings, self._scheduler)
         except batches.RefusedError as error:
-            if error.later:
+            if error.kind != batches.NEVER:
                 raise
             for cell in group:
                 cell.end(PENDING, f"{REFUSED} {first.shape}: {error}")
@@ -345,34 +345,5 @@ class Dispatcher:
             cell.note = f"job {ticket.job_id} waits" + (f" for {', '.join(after)}" if after else "")
         return written
 
-    def _retry_after(self, cell: _Cell) -> int | None:
+    def _retry_after(self, cell: Cell) -> int | None:
         return attempts.count(cell.task.run.path) if cell.retry else None
-
-
-def _groups(ready: Sequence[Ready], longest: int) -> list[tuple[list[_Cell], tuple[str, ...]]]:
-    """Cells of one shape that wait for the same jobs, no more together than an array may have."""
-    groups: dict[tuple[Shape, int, tuple[str, ...]], list[_Cell]] = {}
-    for cell, after in ready:
-        groups.setdefault((cell.task.shape, cell.task.threads, after), []).append(cell)
-    return [
-        (members[start : start + longest], after)
-        for (_, _, after), members in groups.items()
-        for start in range(0, len(members), longest)
-    ]
-
-
-def _teachers_first(cells: Mapping[str, _Cell]) -> list[_Cell]:
-    """In the given order, but for what others require, which comes before them."""
-    done: dict[str, _Cell] = {}
-
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        if name in done or name in above or name not in cells:
-            return
-        for other in cells[name].task.requires:
-            visit(other, (*above, name))
-        done[name] = cells[name]
-
-    needed = dict.fromkeys(name for cell in cells.values() for name in cell.task.requires)
-    for name in (*needed, *cells):
-        visit(name, ())
-    return list(done.values())

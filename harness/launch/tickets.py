@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from harness.files import RecordError, atomic_write_json, read_json_object, sync_folder, writing
-from harness.files import write_all as write_bytes
-from harness.launch.lookup import Lookup
-from harness.launch.scheduler import GONE, UNKNOWN, JobState, user_name
+from harness.files import RecordError, atomic_write_json, sync_folder, write_all, writing
 from harness.launch.shapes import Shape
 
 TICKET_NAME = "ticket.json"
 HISTORY_NAME = "tickets.jsonl"
-WRITERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +51,24 @@ class Ticket:
 
 def read(run_path: Path) -> Ticket | None:
     """The ticket of a run; None if it has none. RecordError if there is one that cannot be understood."""
-    content = read_json_object(run_path / TICKET_NAME)
-    return None if content is None else _decoded(content, run_path / TICKET_NAME)
+    path = run_path / TICKET_NAME
+    try:
+        return _decoded(json.loads(path.read_text(encoding="utf-8")), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error}") from error
+    except (ValueError, RecordError) as error:
+        # Without it a live job is forgotten, and its run submitted once more.
+        what = error if isinstance(error, RecordError) else f"{path} is not a job's ticket: {error}"
+        fix = f"{HISTORY_NAME} beside it names the run's jobs; delete the ticket only when squeue knows none of them"
+        raise RecordError(f"{what}; {fix}") from error
 
 
 def write(run_path: Path, ticket: Ticket) -> None:
     """Make `ticket` the one that counts, and remember it for good. Call while holding the lock of the output folder."""
     _append(run_path / HISTORY_NAME, ticket)
     atomic_write_json(run_path / TICKET_NAME, asdict(ticket))
-
-
-def write_all(items: Mapping[Path, Ticket]) -> None:
-    """`write` for many runs, several at a time: most of it is waiting for the disk. Raises the first RecordError, after
-    having written what could be."""
-    with ThreadPoolExecutor(max_workers=WRITERS) as pool:
-        done = [pool.submit(write, path, ticket) for path, ticket in items.items()]
-    for one in done:
-        one.result()
 
 
 def clear(run_path: Path) -> None:
@@ -105,18 +100,6 @@ def history(run_path: Path) -> list[Ticket]:
     return sorted(found.values(), key=lambda ticket: ticket.submitted)
 
 
-def state_of(ticket: Ticket, lookup: Lookup) -> JobState:
-    """What the scheduler says of a ticket's job. Give `lookup.expect` the ids of many tickets first.
-
-    The job of another user that the scheduler does not show is UNKNOWN, not GONE: sites may hide jobs of others
-    (PrivateData in slurm.conf), and then a hidden job looks like none.
-    """
-    state = lookup(ticket.job_id, ticket.cluster)
-    if state.kind == GONE and ticket.user and ticket.user != user_name():
-        return replace(state, kind=UNKNOWN, reason=f"it is a job of {ticket.user}, whose jobs may be hidden from us")
-    return state
-
-
 def _append(path: Path, ticket: Ticket) -> None:
     line = json.dumps(asdict(ticket), allow_nan=False).encode() + b"\n"
     with writing(path):
@@ -126,7 +109,7 @@ def _append(path: Path, ticket: Ticket) -> None:
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line  # after a line that was cut short
             # Without waiting for the disk: after a power failure the history may lack what ticket.json still says.
-            write_bytes(descriptor, line)
+            write_all(descriptor, line)
         finally:
             os.close(descriptor)
 

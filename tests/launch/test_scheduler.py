@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -197,16 +196,6 @@ def test_squeue_first_then_sacct_for_the_rest(slurm: FakeSlurm) -> None:
     (queue,), (accounting,) = slurm.calls("squeue"), slurm.calls("sacct")
     assert queue[queue.index("-j") + 1] == "8,9"
     assert accounting[accounting.index("-j") + 1] == "8"
-
-
-def test_jobs_that_had_the_number_long_ago_are_left_out(slurm: FakeSlurm) -> None:
-    slurm.accounts()
-    slurm.client().states(["8"], since=1_700_000_000.0)
-    (call,) = slurm.calls("sacct")
-    start = time.mktime(time.strptime(call[call.index("-S") + 1], "%Y-%m-%dT%H:%M:%S"))
-    assert start == 1_700_000_000.0 - 86_400
-    slurm.client().states(["8"])
-    assert "-S" not in slurm.calls("sacct")[1]
 
 
 def test_nothing_is_asked_for_nothing(slurm: FakeSlurm) -> None:

@@ -14,6 +14,7 @@ from fake_cluster import FakeCluster, option, pickled, settings_of
 from launch_runs import begins, completes, fails, make_run, make_tasks, stops
 
 from harness.config import LauncherConfig
+from harness.files import DiskFullError
 from harness.launch import batches, slurm, tickets
 from harness.launch.shapes import Shape
 from harness.launch.slurm import Dispatcher
@@ -161,6 +162,7 @@ def test_waves_stay_below_the_limit_and_go_on(
 def test_a_full_queue_is_not_a_failure(out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher]) -> None:
     tasks = make_tasks(out, 2)
     first = dispatcher(tasks)
+    cluster.set("7", "RUNNING")  # another job of this user
     cluster.fails("sbatch", "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed")
     report = first.step()
     assert (report.submitted, status(report)) == (0, ["waiting", "waiting"])
@@ -168,6 +170,114 @@ def test_a_full_queue_is_not_a_failure(out: Path, cluster: FakeCluster, dispatch
     assert not any((out / "slurm").iterdir())  # nothing is left of what was not taken
     cluster.fails("sbatch", None)
     assert first.step().submitted == 2
+
+
+# Refuses what would make more than `most` jobs in the queue, in the words of Slurm.
+LIMIT = """
+top=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\)%.*/\\1/p' "$1")
+if [ $((${{top:-0}} + 1 + $(grep -c PENDING "$here/queue"))) -gt {most} ]; then
+    echo "sbatch: error: QOSGrpSubmitJobsLimit" >&2
+    echo "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)" >&2
+    exit 1
+fi
+"""
+
+
+def test_a_limit_that_cannot_be_looked_up_is_found_by_halving(
+    out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher]
+) -> None:
+    cluster.hook("sbatch", LIMIT.format(most=5))
+    tasks = make_tasks(out, 11)
+    first = dispatcher(tasks)
+    report = first.step()
+    assert (report.submitted, len(cluster.waiting())) == (5, 5)
+    assert report.problem is not None and "6 runs are not submitted yet" in report.problem
+    assert "QOSGrpSubmitJobsLimit" in report.problem and "launcher.max_submitted" in report.problem
+    asked = len(cluster.calls("sbatch"))
+    assert first.step().submitted == 0 and len(cluster.calls("sbatch")) == asked + 1  # one job is tried, no array
+    cluster.hook("sbatch", None)
+    assert first.step().submitted == 6
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_limit_that_lets_nothing_through_is_a_refusal_only_in_an_empty_queue(
+    out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher], busy: bool
+) -> None:
+    cluster.hook("sbatch", LIMIT.format(most=0))
+    if busy:
+        cluster.set("7", "RUNNING")  # another job of this user
+    report = dispatcher(make_tasks(out, 3)).step()
+    assert status(report) == ["waiting" if busy else "pending"] * 3 and report.open == busy
+    if not busy:
+        assert "sbatch refused" in report.tasks[name(2)].note and "launcher.max_submitted" in report.tasks[name(2)].note
+
+
+def test_jobs_taken_just_now_count_as_ours(
+    out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher]
+) -> None:
+    cluster.hook("sbatch", LIMIT.format(most=2))
+    tasks = [Task(make_run(out / "runs", seed), Shape(minutes=10 + seed)) for seed in range(3)]
+    assert status(dispatcher(tasks).step()) == ["submitted", "submitted", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("AssocMaxSubmitJobLimit; Job violates accounting/QOS policy (job submit limit, user's size)", "full"),
+        ("QOSMaxSubmitJobPerUserLimit", "full"),
+        ("Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size)", "full"),
+        ("QOSMaxGRESPerJob; Job violates accounting/QOS policy (job submit limit, user's size)", "never"),
+        ("AssocGrpCpuLimit; Job violates accounting/QOS policy (job submit limit, user's size and/or time)", "never"),
+        ("Slurm temporarily unable to accept job, sleeping and retrying", "away"),
+        ("Unable to contact slurm controller (connect failure)", "away"),
+        ("invalid partition specified: gpus", "never"),
+    ],
+)  # fmt: skip
+def test_what_a_refusal_means(said: str, kind: str) -> None:
+    assert batches.refusal(said) == kind
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_disk_without_room_is_no_refusal_of_sbatch(
+    out: Path,
+    cluster: FakeCluster,
+    dispatcher: Callable[..., Dispatcher],
+    monkeypatch: pytest.MonkeyPatch,
+    taken: bool,
+) -> None:
+    from submitit.core import utils
+
+    def full(*given: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    broken = (utils.JobPaths, "move_temporary_file") if taken else (utils.DelayedSubmission, "dump")
+    move = utils.JobPaths.move_temporary_file
+
+    def pickles_fail(self: Any, path: Any, name: str, keep_as_symlink: bool = False) -> None:
+        full() if name == "submitted_pickle" else move(self, path, name, keep_as_symlink)
+
+    tasks = make_tasks(out, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(*broken, pickles_fail if taken else full)
+        with pytest.raises(DiskFullError, match="no room to write") as raised:
+            dispatcher(tasks).step()
+    assert "sbatch" not in str(raised.value) and len(cluster.calls("sbatch")) == taken
+    assert cluster.calls("scancel") == (["100"] if taken else [])
+    assert not any((out / "slurm").iterdir())
+    for element in (0, 1):
+        cluster.set(f"100_{element}", "CANCELLED")
+    assert dispatcher(tasks).step().submitted == 2
+
+
+def test_a_run_that_met_a_full_disk_is_tried_by_a_new_command_and_not_before(
+    out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher]
+) -> None:
+    tasks = make_tasks(out, 1)
+    first = dispatcher(tasks)
+    first.step()
+    fails(tasks[0].run, "100", "no room", "disk")
+    cluster.set("100", "FAILED", exit_code="3:0")
+    assert status(first.step()) == ["failed"] and status(dispatcher(tasks).step()) == ["submitted"]
 
 
 def test_what_sbatch_refuses_for_good_stays_pending_and_the_rest_goes_on(
@@ -245,6 +355,25 @@ def test_an_unknown_state_is_never_resubmitted(
     assert len(cluster.calls("sbatch")) == 1
 
 
+def test_a_claim_that_nobody_can_judge_says_what_to_delete(
+    out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher]
+) -> None:
+    import json
+    from dataclasses import asdict
+
+    from harness.owner import current_owner
+
+    tasks = make_tasks(out, 1)
+    path = tasks[0].run.claim_path
+    path.write_text(json.dumps(asdict(replace(current_owner(), host="login2", machine="another"))))
+    first = dispatcher(tasks)
+    report = first.step()
+    assert status(report) == ["elsewhere"] and f"delete {path}" in report.tasks[name(0)].note
+    tickets.write(tasks[0].run.path, tickets.Ticket("7", 1.0, cluster="fake"))  # of a job that has ended
+    report = first.step()
+    assert status(report) == ["elsewhere"] and f"delete {path}" in report.tasks[name(0)].note
+
+
 def test_a_job_of_another_cluster_is_unknown(
     out: Path, cluster: FakeCluster, dispatcher: Callable[..., Dispatcher]
 ) -> None:
@@ -254,6 +383,7 @@ def test_a_job_of_another_cluster_is_unknown(
     cluster.set("100", None)
     report = dispatcher(tasks).step()
     assert status(report) == ["unknown"] and report.submitted == 0
+    assert f"delete {tasks[0].run.path / 'ticket.json'}" in report.tasks[name(0)].note
 
 
 # ------------------------------------------------------------------------------------- teachers and students

@@ -11,10 +11,11 @@ from fake_slurm import FakeSlurm
 
 from harness.files import DiskFullError, RecordError
 from harness.launch import tickets
-from harness.launch.lookup import Lookup
+from harness.launch.queue import Queue
 from harness.launch.scheduler import user_name
 from harness.launch.shapes import Shape
 from harness.launch.tickets import Ticket
+from harness.record import RunDirectory
 
 
 def ticket(job: str = "12_3", submitted: float = 1000.0, **changes: object) -> Ticket:
@@ -63,7 +64,7 @@ def test_a_field_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
 )
 def test_a_ticket_that_makes_no_sense_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "ticket.json").write_text(text)
-    with pytest.raises(RecordError, match=r"ticket\.json"):
+    with pytest.raises(RecordError, match=r"ticket\.json.* tickets\.jsonl beside it names the run's jobs; delete"):
         tickets.read(tmp_path)
 
 
@@ -83,33 +84,42 @@ def test_a_full_disk_leaves_the_ticket_before(tmp_path: Path, monkeypatch: pytes
     assert tickets.history(tmp_path) == [ticket()]
 
 
-def test_the_state_of_its_job(slurm: FakeSlurm) -> None:
+# ------------------------------------------------------------------------------------- what the scheduler says of them
+def test_a_ticket_that_cannot_be_read_is_a_job_of_unknown_state_and_stops_no_other(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
     slurm.says("scontrol", "ClusterName = lab\n")
     slurm.queue(("12_3", "RUNNING"))
-    slurm.accounts()
-    lookup = Lookup(slurm.client())
-    own = ticket(user=user_name())
-    assert tickets.state_of(own, lookup).kind == "running"
-    assert tickets.state_of(replace(own, job_id="12_4"), lookup).kind == "gone"
-    hidden = tickets.state_of(ticket("12_4", user="somebody else"), lookup)
-    assert hidden.kind == "unknown" and "somebody else" in hidden.reason
-    elsewhere = tickets.state_of(replace(own, cluster="another"), lookup)
-    assert elsewhere.kind == "unknown" and "another" in elsewhere.reason
-
-
-def test_many_at_once(tmp_path: Path) -> None:
-    runs = [tmp_path / f"run {number}" for number in range(40)]
+    runs = [RunDirectory(tmp_path / name) for name in "ab"]
     for run in runs:
-        run.mkdir()
-    tickets.write_all({run: ticket(f"12_{number}") for number, run in enumerate(runs)})
-    for number, run in enumerate(runs):
-        assert tickets.read(run) == ticket(f"12_{number}")
-        assert tickets.history(run) == [ticket(f"12_{number}")]
-    tickets.write_all({})
+        run.path.mkdir()
+    tickets.write(runs[0].path, ticket(user=user_name()))
+    (runs[1].path / "ticket.json").write_text('{"job_id": "1')
+    queue = Queue(slurm.client())
+    found = queue.look(runs)
+    assert (found["a"].state.kind, found["b"].state.kind) == ("running", "unknown")
+    assert found["b"].live and queue.holds(runs[1]) == found["b"]
+    told = found["b"].told(runs[1])
+    assert told.startswith("its job is not known: ") and "tickets.jsonl" in told and "move it away" not in told
 
 
-def test_one_that_cannot_be_written_stops_no_other(tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
-    with pytest.raises(RecordError):
-        tickets.write_all({tmp_path / "missing": ticket(), tmp_path / "b": ticket("13")})
-    assert tickets.read(tmp_path / "b") == ticket("13")
+def test_a_job_that_may_be_hidden_is_not_gone(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.says("scontrol", "ClusterName = lab\n")
+    slurm.queue()
+    slurm.accounts()
+    run = RunDirectory(tmp_path)
+    for user, kind in ((user_name(), "gone"), ("somebody else", "unknown")):
+        tickets.write(run.path, ticket(user=user))
+        (held,) = Queue(slurm.client()).look([run]).values()
+        assert held.state.kind == kind
+    assert "somebody else" in held.state.reason
+    assert f"if you know that it is gone, delete {tmp_path / 'ticket.json'}" in held.told(run)
+
+
+def test_a_runaway_job_is_named_with_what_ends_its_record(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.says("scontrol", "ClusterName = lab\n")
+    slurm.queue()
+    slurm.accounts(("12_3", "RUNNING"))
+    tickets.write(tmp_path, ticket(user=user_name()))
+    (held,) = Queue(slurm.client()).look([RunDirectory(tmp_path)]).values()
+    assert held.live and "sacctmgr show runawayjobs" in held.told(RunDirectory(tmp_path))
