@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.launch.script import parameters, script_text
-from harness.launch.shapes import Shape, gpu_hours, shape_of
+from harness.launch.shapes import Shape, gpu_hours, gpu_hours_words, shape_of
 from harness.plan import Plan
 from harness.redaction import redact
 from harness.stages import Cell
@@ -37,28 +37,17 @@ def jobs_text(plan: Plan, todo: Sequence[Cell]) -> str:
 def _table(shapes: dict[Shape, list[Cell]]) -> list[str]:
     rows = [("shape", "asks for", "jobs", "GPU hours at most")]
     for number, (shape, cells) in enumerate(shapes.items(), start=1):
-        rows.append((str(number), str(shape), str(len(cells)), f"{_most(shape) * len(cells):.2f}"))
+        rows.append((str(number), str(shape), str(len(cells)), f"{gpu_hours([shape] * len(cells)):.2f}"))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _most(shape: Shape) -> float:
-    """GPU hours of one job that uses up its time limit once."""
-    return gpu_hours(shape, shape.minutes * 60)
-
-
 def _cost(plan: Plan, shapes: dict[Shape, list[Cell]]) -> str:
-    most = sum(_most(shape) * len(cells) for shape, cells in shapes.items())
-    paid = [(shape, cell.expected_seconds) for shape, cells in shapes.items() for cell in cells if shape.gpus]
-    expected = sum(gpu_hours(shape, seconds) for shape, seconds in paid if seconds is not None)
-    unknown = sum(seconds is None for _, seconds in paid)
+    most = gpu_hours(shape for shape, cells in shapes.items() for _ in cells)
     launcher = plan.command.launcher
-    if not paid:
+    if not most:
         return "GPU hours: none, no job asks for a GPU"
-    told = f"GPU hours: at most {most:.2f} if every job uses its whole time limit once (each may come back "
-    told += f"{launcher.requeues} times: launcher.requeues)"
-    told += f"; expected {expected:.2f}" if unknown < len(paid) else "; expected: unknown"
-    told += f" and unknown for {unknown} jobs" if 0 < unknown < len(paid) else ""
+    told = gpu_hours_words(most, launcher.requeues)
     if (budget := launcher.budget_gpu_hours) is not None:
         told += f"; budget {budget:g} (launcher.budget_gpu_hours){', exceeded' if most > budget else ''}"
     return told

@@ -116,9 +116,16 @@ def _wrong_values(key: str, values: Mapping[str, Any], origin: str) -> Iterator[
             yield Problem(place, str(value), origin, f"must be a whole number, at least {_LEAST[name]}")
 
 
-def gpu_hours(shape: Shape, seconds: float) -> float:
-    """GPU hours of a job of this shape that runs for so long. A node's GPUs count whether used or not."""
-    return shape.gpus * seconds / 3600
+def gpu_hours(shapes: Iterable[Shape]) -> float:
+    """GPU hours of one job of each shape that uses its whole time limit once, which is what `launcher.budget_gpu_hours`
+    is compared with. A node's GPUs count whether used or not."""
+    return sum(shape.gpus * shape.minutes / 60 for shape in shapes)
+
+
+def gpu_hours_words(hours: float, requeues: int) -> str:
+    """How messages put GPU hours by the time limits."""
+    again = f" (each may come back {requeues} times: launcher.requeues)" if requeues else ""
+    return f"at most {hours:.2f} GPU hours if every job uses its whole time limit once{again}"
 
 
 def misfit(shape: Shape, limits: Limits, partition: str | None) -> str | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from harness import backbones
 from harness.backbones.snapshots import SnapshotError, parameters, snapshot
 from harness.config import RunConfig
 from harness.errors import ConfigError
-from harness.launch.shapes import gpu_hours, shape_of
+from harness.launch.shapes import gpu_hours, gpu_hours_words, shape_of
 from harness.plan import Plan
 from harness.preflight.findings import OK, PROBLEM, WARNING, Finding, Scope, groups
 from harness.record import RunDirectory, planned_steps
@@ -25,49 +24,23 @@ _KEPT = 2  # checkpoints of a run (harness.training.checkpoint.KEEP, which impor
 
 
 # ------------------------------------------------------------------------------------------------------------ GPU hours
-@dataclass(frozen=True)
-class Expectation:
-    """GPU hours of cells. hours: the time that was measured for a cell (expected_seconds), else its job's time limit;
-    limit: by the time limits alone; unmeasured: cells without a measured time."""
-
-    cells: int
-    hours: float
-    limit: float
-    unmeasured: int
-
-
-def expectation(cells: tuple[Cell, ...]) -> Expectation:
-    """What running these cells to their end costs. Raises ConfigError for launcher.resources that make no sense."""
-    hours = limit = 0.0
-    unmeasured = 0
-    for cell in cells:
-        shape = shape_of(cell.config)
-        most = gpu_hours(shape, shape.minutes * 60.0)
-        limit += most
-        hours += most if cell.expected_seconds is None else gpu_hours(shape, cell.expected_seconds)
-        unmeasured += cell.expected_seconds is None
-    return Expectation(len(cells), hours, limit, unmeasured)
-
-
 def budget(scope: Scope) -> Iterator[Finding]:
-    """A plan that may cost more GPU hours than launcher.budget_gpu_hours is refused."""
-    allowed = scope.plan.command.launcher.budget_gpu_hours
+    """A plan whose jobs may take more GPU hours, by their time limits, than launcher.budget_gpu_hours is refused."""
+    launcher = scope.plan.command.launcher
+    allowed = launcher.budget_gpu_hours
     key = "launcher.budget_gpu_hours"
     try:
-        expected = expectation(scope.todo)
+        hours = gpu_hours(shape_of(cell.config) for cell in scope.todo)
     except ConfigError as error:
         for wrong in error.problems:
             yield Finding(PROBLEM, wrong.key, wrong.value, wrong.origin, wrong.fix, "correct launcher.resources")
         return
-    how = f"time limits alone: {expected.limit:.2f}"
-    if expected.unmeasured:
-        how = f"by their time limits for {expected.unmeasured} cells whose time nobody measured"
-    said = f"{expected.cells} cells are expected to take {expected.hours:.2f} GPU hours ({how})"
+    said = f"{len(scope.todo)} cells take {gpu_hours_words(hours, launcher.requeues)}"
     if allowed is None:
-        if expected.hours:
+        if hours:
             yield scope.finding(OK, None, key, None, f"{said}; no budget is set")
-    elif expected.hours > allowed:
-        fix = "raise the budget, select fewer cells, or give expected_seconds what a cell of this kind really takes"
+    elif hours > allowed:
+        fix = "raise the budget, select fewer cells, or lower the time limits (launcher.resources: minutes)"
         yield scope.finding(PROBLEM, None, key, f"{allowed:g}", said, fix)
     else:
         yield scope.finding(OK, None, key, f"{allowed:g}", said)

@@ -115,8 +115,7 @@ def test_a_shape_of_nonsense_is_refused(config: Callable[..., RunConfig]) -> Non
 
 
 def test_gpu_hours() -> None:
-    assert gpu_hours(Shape(2, 8, 1, 1.0, 1), 1800) == 8.0
-    assert gpu_hours(Shape(), 1e6) == 0.0
+    assert gpu_hours([Shape(2, 8, 1, 1.0, 30), Shape(1, 1, 1, 1.0, 60), Shape()]) == 9.0
 
 
 def test_words_for_a_shape() -> None:

@@ -96,7 +96,7 @@ def test_plan_counts_gpu_hours_by_shape(
     more = ["runtime.device=cuda", "backbone.resources.gpus_per_node=1", "launcher.budget_gpu_hours=1"]
     assert command("do=plan", *more) == 0
     printed = capsys.readouterr().out
-    assert "GPU hours: at most 2.00 if every job uses its whole time limit once" in printed
+    assert "at most 2.00 GPU hours if every job uses its whole time limit once (each may come back 3 times" in printed
     assert "budget 1 (launcher.budget_gpu_hours), exceeded" in printed
     assert re.search(r"1 node x 1 GPU, .* 60 min +2 +2\.00", printed)
 
