@@ -15,6 +15,8 @@ from harness.launch.shapes import Shape, misfit, shape_of
 from harness.preflight.findings import OK, PROBLEM, WARNING, Finding, Scope
 from harness.redaction import redact
 from harness.stages import Cell
+from harness.training.verl.cost import cost_of
+from harness.training.verl.sizes import sizes_of
 
 _CLIENT_SECONDS = 60.0
 
@@ -87,8 +89,20 @@ def _shapes(scope: Scope, limits: Limits, shapes: dict[str, Shape]) -> Iterator[
             fix = "lower launcher.signal_seconds or ask for more minutes"
             said = f"{shape}: half of the time is the {launcher.signal_seconds} s between the signal and the limit"
             yield scope.finding(WARNING, cell, "launcher.signal_seconds", launcher.signal_seconds, said, fix)
+        elif (needed := _until_a_boundary(cell)) > launcher.signal_seconds:
+            fix = f"at least {needed:.0f}: what was not saved when the time is over is computed again by the next job"
+            said = f"{shape}: an iteration is expected to take {needed / 2:.0f} s, and a checkpoint follows it"
+            yield scope.finding(WARNING, cell, "launcher.signal_seconds", launcher.signal_seconds, said, fix)
         else:
             yield scope.finding(OK, cell, key, value, f"{shape} fit")
+
+
+def _until_a_boundary(cell: Cell) -> float:
+    """Seconds from the signal until a run of engine=verl has saved what it has: an iteration may just have begun, and
+    the expectation may be off by a factor of two (docs/paper_scale.md). 0 where nothing is expected."""
+    config = cell.config
+    expected = config.engine == "verl" and sizes_of(config).on_gpu
+    return 2 * cost_of(config).iteration_s if expected else 0.0
 
 
 def _numbers(scope: Scope, limits: Limits, launcher: LauncherConfig, counts: Counter[Shape]) -> Iterator[Finding]:

@@ -116,7 +116,7 @@ def disk(scope: Scope) -> Iterator[Finding]:
     unknown = sorted({cell.config.backbone.name for cell, size in zip(scope.todo, sizes, strict=True) if size is None})
     wanted = sum(size or _RECORDS_BYTES for size in sizes)
     kept = scope.plan.command.runtime.min_free_gb * 1e9
-    said = f"{len(scope.todo)} runs leave about {wanted / 1e9:.2f} GB, {free / 1e9:.1f} GB are free in {place}"
+    said = f"{len(scope.todo)} runs take up to {wanted / 1e9:.2f} GB, {free / 1e9:.1f} GB are free in {place}"
     if unknown:
         said += f" (checkpoints of {', '.join(unknown)} not counted: their size is not known here)"
     key, value = "runtime.out", scope.plan.command.runtime.out
@@ -145,19 +145,20 @@ def _size_key(config: RunConfig) -> str:
 
 
 def run_bytes(config: RunConfig) -> float | None:
-    """Bytes that a run leaves: its last checkpoints (weights and two moments of AdamW), and its records. None if the
+    """Most bytes that a run takes at a time: the checkpoints that are kept, the one that is written before the oldest
+    of them goes, and records. A checkpoint: weights, two moments of AdamW, and a teacher that follows. None if the
     number of parameters cannot be told."""
     if planned_steps(config) == 0:
         return _RECORDS_BYTES
     count = _parameters(config)
     if count is None:
         return None
+    copies = 3 + (config.method.teacher.weights == "ema")
     if config.engine == "local":
-        copies = 3 + (config.method.teacher.weights == "ema")
-        width = 4 if config.backbone.dtype == "float32" else 2
-        return _KEPT * count * width * copies + _RECORDS_BYTES
-    # Sharded training keeps weights and both moments in float32, and exports the weights in 2 bytes.
-    return config.verl.keep_checkpoints * count * (3 * 4 + 2) + _RECORDS_BYTES
+        kept, width = _KEPT, 4 if config.backbone.dtype == "float32" else 2
+    else:  # shards are in float32; exported weights take less than the checkpoint that is not being written then
+        kept, width = config.verl.keep_checkpoints, 4
+    return (kept + 1) * count * width * copies + _RECORDS_BYTES
 
 
 def _parameters(config: RunConfig) -> int | None:

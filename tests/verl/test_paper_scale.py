@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from harness.plan import Plan, build_plan
 from harness.protocols import Protocols
 from harness.schema import value
 from harness.training.verl.cost import Assumptions, cost_of, parameters, scoring_forwards
-from harness.training.verl.sizes import problems
+from harness.training.verl.sizes import problems, sizes_of
+from harness.training.vllm_settings import problems as vllm_problems
 
 FOLDER = Path(next(iter(sweeps.__path__)))
 ENVS = ("alfworld", "webshop", "search_qa")
@@ -196,6 +198,43 @@ def test_every_key_of_the_new_sections_stands_in_the_files() -> None:
     for section in ("verl", "vllm"):
         assert told[section] == schema[section], section
     assert (told["by_env"], told["backbones"]) == ({}, [])
+
+
+# ------------------------------------------------------------------------------------------------------ evaluated again
+@pytest.mark.parametrize(("row", "env"), [("grpo", env) for env in ENVS] + [("opid", "alfworld")])
+def test_the_documented_evaluation_plays_as_the_run_that_trained(
+    plan_of: PlanOf, paper: PlanOf, monkeypatch: pytest.MonkeyPatch, row: str, env: str
+) -> None:
+    """docs/paper_scale.md, step 10: prompts, lengths and rules of evaluation are those of the training run."""
+    text = (FOLDER.parent / "docs" / "paper_scale.md").read_text(encoding="utf-8")
+    step = text[text.index("10. **A checkpoint, evaluated again**") : text.index("## What is set")]
+    command = re.findall(r"python -m harness (.*)", step)
+    assert len(command) == 1
+    arguments = command[0].replace("env=alfworld", f"env={env}").split()
+    if row == "opid":
+        arguments += re.findall(r"add `(env\.\S+ env\.\S+)` for theirs", step)[0].split()
+    monkeypatch.setattr(registry, "backbone_identity", lambda backbone, env: "weights")
+    (again,), (trained,) = plan_of(*arguments).cells, paper(f"method={row}", f"env={env}").cells
+    assert again.config.engine == "vllm" and again.config.launcher.name == "local"
+    assert again.config.env == trained.config.env
+    assert again.config.evaluation == trained.config.evaluation
+    assert again.config.backbone.dtype == trained.config.backbone.dtype
+    for name in ("context", "max_prompt_tokens", "max_response_tokens"):
+        assert getattr(again.config.training, name) == getattr(trained.config.training, name), name
+    assert list(vllm_problems(again.config, lambda key: "")) == []
+
+
+def test_a_job_is_warned_early_enough_to_save_what_it_has(paper: PlanOf) -> None:
+    plan = paper("sweep=main_table", "seed=0")
+    longest = max(cost_of(cell.config).iteration_s for cell in plan.cells)
+    assert all(cell.config.launcher.signal_seconds >= 2 * longest for cell in plan.cells)
+
+
+def test_environments_have_no_more_processes_than_a_job_has_cores(paper: PlanOf) -> None:
+    for cell in paper("method=grpo", f"env={','.join(ENVS)}", f"backbone={','.join(BACKBONES)}").cells:
+        agents = sizes_of(cell.config).agent_workers
+        processes = agents * -(-cell.config.runtime.env_workers // agents)
+        assert 0 < processes <= cell.config.backbone.resources.cpus_per_node
 
 
 # ---------------------------------------------------------------------------------------------------------------- cost
