@@ -105,13 +105,14 @@ def learning_block(tables: Tables) -> Block:
     """Training success first and last, areas, their differences, and what training changed on each panel."""
     label = tables.label_of(tables.reference)
     untrained = tables.versus.get(tables.untrained, {})
+    equal = f"equal {tables.seconds} time".replace("  ", " ")
     columns = [
         (Metric.TRAIN_FIRST, f"First {WINDOW} steps, %"),
         (Metric.TRAIN_LAST, f"Last {WINDOW} steps, %"),
         (Metric.AREA_STEPS, "Area, equal steps %"),
-        (Metric.AREA_CPU, "Area, equal CPU %"),
+        (Metric.AREA_TIME, f"Area, {equal} %"),
         (Metric.DIFFERENCE_AREA_STEPS, f"Δ area, equal steps, to {label}"),
-        (Metric.DIFFERENCE_AREA_CPU, f"Δ area, equal CPU, to {label}"),
+        (Metric.DIFFERENCE_AREA_TIME, f"Δ area, {equal}, to {label}"),
     ]
     rows = []
     lines = list(dict.fromkeys(key[0] for key in tables.learning))

@@ -38,20 +38,24 @@ class Metric(StrEnum):
     """Mean success of training rollouts over the last steps."""
     AREA_STEPS = "area_equal_steps"
     """Mean success of training rollouts over equally many steps."""
-    AREA_CPU = "area_equal_cpu"
-    """Mean success of training rollouts over an equal CPU time, weighted by the time each step took."""
+    AREA_TIME = "area_equal_time"
+    """Mean success of training rollouts over equally many seconds of one clock, weighted by the time each step took."""
     DIFFERENCE_AREA_STEPS = "difference_area_equal_steps"
     """Area over equal steps minus the reference row's, paired by seed."""
-    DIFFERENCE_AREA_CPU = "difference_area_equal_cpu"
-    """Area over equal CPU time minus the reference row's, paired by seed."""
-    CPU = "cpu_total"
-    """Process CPU seconds of training, from start to the last step."""
-    CPU_WITH_TEACHER = "cpu_total_with_teacher"
-    """CPU seconds of training plus those of the runs whose weights it needs."""
+    DIFFERENCE_AREA_TIME = "difference_area_equal_time"
+    """Area over equal time minus the reference row's, paired by seed."""
+    TIME = "time_total"
+    """Seconds of training, from start to the last step; the unit says of which clock."""
+    TIME_WITH_TEACHER = "time_total_with_teacher"
+    """Seconds of training plus those of the runs whose weights it needs, all of one clock."""
+    GPU_HOURS = "gpu_hours"
+    """Wall hours of training times the GPUs held meanwhile."""
+    GPU_HOURS_WITH_TEACHER = "gpu_hours_with_teacher"
+    """GPU hours of training plus those of the runs whose weights it needs."""
     COST_STEP = "cost_per_step"
     """Mean per training step of what `column` names."""
-    COST_RATIO = "cpu_per_step_ratio"
-    """CPU seconds per training step over the reference row's in the same seed."""
+    COST_RATIO = "time_per_step_ratio"
+    """Seconds per training step over the reference row's in the same seed, of one clock."""
     GAP = "gap_of_panels"
     """Micro success on the panel of seen tasks minus that on the panel that `column` names, paired by seed."""
     AREA_FRACTIONS = "area_over_fractions"
@@ -92,7 +96,7 @@ class Cell:
     """One number of a table with everything a reader needs to judge it.
 
     line: None for numbers of other people; place: `<panel>/<skills>`, `train`, or empty
-    unit: %, points, steps, s, tokens (interval in shares for % and points)
+    unit: %, points, score, steps, CPU s, wall s, GPU h, tokens (interval in shares for %, points and score)
     n_planned: seeds planned; the seeds behind the number are interval.n
     source: `records` for numbers measured here, otherwise a citation with its table
     reference: row that a difference is taken to; p_*: of the difference, NaN without a test

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from analysis.clocks import Clock, clash
 from analysis.code import code_warnings
 from analysis.collect import DataWarning, grouped
 from analysis.retirement import retirement_warnings
@@ -49,6 +50,8 @@ def check(records: Records) -> tuple[DataWarning, ...]:
         *_protocol_between_lines(records, done),
         *code_warnings(records),
         *_curves(records),
+        *_clocks(records),
+        *_excluded_in_training(records),
         *retirement_warnings(records),
     )
 
@@ -218,7 +221,7 @@ def _protocol_between_lines(records: Records, done: pd.DataFrame) -> Iterator[Da
 
 
 def _curves(records: Records) -> Iterator[DataWarning]:
-    """Training curves that cannot be averaged: steps that are missing, NaN, or a CPU time that decreases."""
+    """Training curves that cannot be averaged: steps that are missing, NaN, or a time that decreases."""
     wanted = [METRICS.index("train/success"), METRICS.index("time/cpu_total_s")]
     cells = records.cells[records.cells["complete"].to_numpy(dtype=bool)]
     for number, line, seed, planned in zip(
@@ -237,3 +240,37 @@ def _curves(records: Records) -> Iterator[DataWarning]:
         if code:
             message = f"{name_of(records, int(line))}, seed {seed}: {text}; its learning curve is left out"
             yield DataWarning(code, message, (int(number),), "train")
+
+
+def _clocks(records: Records) -> Iterator[DataWarning]:
+    """Lines of one setting whose seconds are not of one kind: they stand, but are not compared by them."""
+    by_setting: dict[tuple[object, ...], dict[Clock | None, dict[str, None]]] = {}
+    cells = records.cells
+    for number in cells.index[cells["complete"].to_numpy(dtype=bool)]:
+        line = records.lines[int(cells["line"].iloc[number])]
+        if records.spools[number].steps.size:
+            of_clock = by_setting.setdefault(line.setting, {}).setdefault(records.spools[number].clock, {})
+            of_clock[name_of(records, int(cells["line"].iloc[number]))] = None
+    for found in by_setting.values():
+        if text := clash(found):
+            ordered = sorted(found.items(), key=lambda item: (item[0] is None, item[0] or Clock()))
+            parts = [f"{clock or 'not known'}: {listed(rows)}" for clock, rows in ordered]
+            # About no cell in particular: scores stand, and so does each row's own cost.
+            yield DataWarning("clocks_differ", f"{text}; seconds are not compared ({'; '.join(parts)})", ())
+
+
+def _excluded_in_training(records: Records) -> Iterator[DataWarning]:
+    """Training rollouts that broke for want of their environment: fewer episodes are behind the updates."""
+    column = METRICS.index("train/excluded")
+    cells = records.cells
+    of_line: dict[int, list[tuple[int, float, float]]] = {}
+    for number in cells.index[cells["complete"].to_numpy(dtype=bool)]:
+        shares = records.spools[number].values[:, column]
+        if (shares > 0).any():
+            found = (int(number), float(np.nanmean(shares)), float(np.nanmax(shares)))
+            of_line.setdefault(int(cells["line"].iloc[number]), []).append(found)
+    for line, runs in sorted(of_line.items()):
+        told = [f"seed {cells['seed'].iloc[i]}: {mean:.1%}, in one step {most:.1%}" for i, mean, most in runs]
+        text = f"training episodes left out of updates because their environment broke: {listed(told)}"
+        which = tuple(i for i, _, _ in runs)
+        yield DataWarning("excluded_in_training", f"{name_of(records, line)}: {text}", which)

@@ -1,4 +1,4 @@
-"""Learning curves at equal steps and at equal CPU time, from the metrics of training steps."""
+"""Learning curves at equal steps and at equal time of one clock, from the metrics of training steps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from analysis import stats
 from analysis.cells import ALL, Cell, Metric, Status, measured
+from analysis.clocks import Clock, clash, shared
 from analysis.collect import Records
 from analysis.compare import paired, reference_lines, with_holm
 from analysis.evaluations import refusal, refused
@@ -23,19 +24,25 @@ Setting = tuple[str, str, float, str, str]  # Line.setting
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One complete run: success and cumulative CPU seconds per training step [N]."""
+    """One complete run: success and cumulative seconds of `clock` per training step [N]. clock: None: not known."""
 
     seed: int
     success: NDArray[np.float64]
-    cpu: NDArray[np.float64]
+    spent: NDArray[np.float64]
+    clock: Clock | None
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is equal: the fewest steps and the least CPU seconds of any curve in one setting."""
+    """What is equal: the fewest steps and the least seconds of any curve in one setting.
+
+    clock: that of all its curves; None where they were measured with several, so that no time is equal; why_not: why
+    """
 
     steps: int
-    cpu: float
+    seconds: float
+    clock: Clock | None
+    why_not: str = ""
 
 
 def _runs(records: Records) -> dict[int, NDArray[np.float64]]:
@@ -49,10 +56,11 @@ def curves(records: Records) -> dict[int, list[Curve]]:
     out = {i for w in records.warnings if w.place == PLACE for i in w.cells}
     lines, seeds = records.cells["line"].to_numpy(), records.cells["seed"].to_numpy()
     found: dict[int, list[Curve]] = {}
-    success, cpu = METRICS.index("train/success"), METRICS.index("time/cpu_total_s")
+    success, spent = METRICS.index("train/success"), METRICS.index("time/cpu_total_s")
     for number, values in _runs(records).items():
         if number not in out and not records.lines[int(lines[number])].stage:
-            curve = Curve(int(seeds[number]), values[:, success], values[:, cpu])
+            clock = records.spools[number].clock
+            curve = Curve(int(seeds[number]), values[:, success], values[:, spent], clock)
             found.setdefault(int(lines[number]), []).append(curve)
     return {line: sorted(found[line], key=lambda curve: curve.seed) for line in sorted(found)}
 
@@ -62,10 +70,13 @@ def budgets(records: Records, found: Mapping[int, list[Curve]]) -> dict[Setting,
     by_setting: dict[Setting, list[Curve]] = {}
     for line, its_curves in found.items():
         by_setting.setdefault(records.lines[line].setting, []).extend(its_curves)
-    return {
-        setting: Budget(min(c.success.size for c in all_curves), min(float(c.cpu[-1]) for c in all_curves))
-        for setting, all_curves in by_setting.items()
-    }
+    return {setting: _budget(all_curves) for setting, all_curves in by_setting.items()}
+
+
+def _budget(every: Sequence[Curve]) -> Budget:
+    clocks = [curve.clock for curve in every]
+    steps, seconds = min(c.success.size for c in every), min(float(c.spent[-1]) for c in every)
+    return Budget(steps, seconds, shared(clocks), clash(clocks))
 
 
 def learning_cells(
@@ -85,17 +96,19 @@ def learning_cells(
         blank = _blank(here, int(planned[line]))
         if status := refused(refusals, line, PLACE):
             blank, mine = replace(blank, status=status), []
-        measures = _measures(budget[here.setting]) if mine else _measures(Budget(1, 1.0))
-        for metric, measure in measures:
+        equal = budget[here.setting] if mine else Budget(1, 1.0, None)
+        for metric, measure in _measures(equal):
             cell = replace(blank, metric=metric)
-            if mine:
+            if mine and metric == Metric.AREA_TIME and equal.why_not:
+                cell = replace(cell, status=Status.NOT_APPLICABLE, note=equal.why_not)
+            elif mine:
                 interval = stats.t_interval([measure(curve) for curve in mine])
                 cell = replace(cell, interval=interval, status=measured(here))
             cells.append(cell)
         other = others.get(here.setting)
         if other != line:
             theirs = [] if other is None or refused(refusals, other, PLACE) else found.get(other, [])
-            cells += _area_differences(blank, mine, theirs, reference, measures)
+            cells += _area_differences(blank, mine, theirs, reference, equal)
     return with_holm(cells)
 
 
@@ -130,7 +143,7 @@ def _measures(budget: Budget) -> list[tuple[Metric, Callable[[Curve], float]]]:
         (Metric.TRAIN_FIRST, lambda curve: float(curve.success[:WINDOW].mean())),
         (Metric.TRAIN_LAST, lambda curve: float(curve.success[-WINDOW:].mean())),
         (Metric.AREA_STEPS, lambda curve: stats.area_by_steps(curve.success, budget.steps)),
-        (Metric.AREA_CPU, lambda curve: stats.area_by_cost(curve.success, curve.cpu, budget.cpu)),
+        (Metric.AREA_TIME, lambda curve: stats.area_by_cost(curve.success, curve.spent, budget.seconds)),
     ]
 
 
@@ -139,19 +152,21 @@ def _area_differences(
     mine: Sequence[Curve],
     theirs: Sequence[Curve],
     reference: str,
-    measures: Sequence[tuple[Metric, Callable[[Curve], float]]],
+    equal: Budget,
 ) -> Iterator[Cell]:
     difference = {
         Metric.AREA_STEPS: Metric.DIFFERENCE_AREA_STEPS,
-        Metric.AREA_CPU: Metric.DIFFERENCE_AREA_CPU,
+        Metric.AREA_TIME: Metric.DIFFERENCE_AREA_TIME,
     }
     others = {curve.seed: curve for curve in theirs}
     pairs = [(curve, others[curve.seed]) for curve in mine if curve.seed in others]
-    for metric, measure in measures:
+    for metric, measure in _measures(equal):
         if metric not in difference:
             continue
         cell = replace(blank, metric=difference[metric], unit="points", reference=reference)
-        if pairs:
+        if pairs and metric == Metric.AREA_TIME and equal.why_not:
+            yield replace(cell, status=Status.NOT_APPLICABLE, note=equal.why_not)
+        elif pairs:
             by_seed = np.array([measure(a) - measure(b) for a, b in pairs])
             assert cell.line is not None
             yield replace(cell, status=measured(cell.line), **paired(by_seed, None))

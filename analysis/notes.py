@@ -7,6 +7,7 @@ import math
 from analysis import stats
 from analysis.collect import Records
 from analysis.curves import WINDOW
+from analysis.setting_notes import setting_notes
 from analysis.tableset import Tables
 from analysis.text import number
 
@@ -21,7 +22,7 @@ SCALES = {
     "device": (
         "scale=device trains a small model on one accelerator; its numbers are not comparable with paper numbers."
     ),
-    "paper": "scale=paper follows the papers' sizes; see the notes for where the evaluation rules differ.",
+    "paper": "scale=paper follows the papers' sizes; the last note of the files says where the evaluation differs.",
 }
 
 
@@ -46,7 +47,7 @@ def scale_note(scale: str) -> str:
 
 
 def notes(tables: Tables) -> tuple[str, ...]:
-    """Numbered notes; the captions of the blocks refer to numbers 3, 4 and 11."""
+    """Numbered notes; captions and other notes refer to numbers 3, 4, 11 and 13."""
     reference, untrained = tables.label_of(tables.reference), tables.label_of(tables.untrained)
     return (
         "Seeds: complete runs behind the number / runs planned. A run that failed, stopped or has not started is in no "
@@ -77,10 +78,7 @@ def notes(tables: Tables) -> tuple[str, ...]:
         f"in runs of fewer than {2 * WINDOW} steps). Training rollouts are sampled at the training temperature on "
         "training tasks and are no evaluation; what training changed on a panel is the paired difference to "
         f"{untrained}.",
-        "Cost: process CPU seconds of training steps, without start-up and evaluation. Sampling, environment, teacher "
-        "(scoring under a teacher), analyzer (writing skills), update, reference (scoring under the initial policy) "
-        "and validation while training are parts of the total. Runs that are only the teacher of a row are in no table "
-        "of success; they stand in the tables of cost and of runs that are not complete.",
+        _cost(tables),
         "Prompt: whether skills stand in the evaluation prompt, layout of the context, prompt and response format, and "
         "sampling temperature of the evaluation. Selection: which checkpoint was evaluated; “last”: that of the last "
         "planned step. No checkpoint is chosen on an evaluation panel. Panel: first 8 digits of the panel's hash.",
@@ -92,30 +90,8 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "not published.",
         "Status: “measured here” comes from the records of this sweep; “smaller scale” when its scale is not the "
         "papers'; “quoted” and “imported” are numbers of other people.",
-        *SETTING,
+        *setting_notes(tables.records),
     )
-
-
-# What the setting itself decides, whatever the numbers say.
-SETTING = (
-    "What a seed replicates: on one backbone all seeds of all rows start from one checkpoint. A seed decides the order "
-    "of tasks and every draw in training and evaluation, so intervals are about training again from this base, not "
-    "about another base. In rows that do not train, a seed is only another sampling of the same policy's evaluation.",
-    "How settings were chosen: all rows share learning rate, sizes and penalties. OPID's weight (0.25, falling "
-    "linearly) and clip (±2 nats), unless changed, were picked among several in an earlier study of small models on "
-    "games of this kind, by how well OPID did there. GRPO has no such settings and got no search of its own: this "
-    "favours OPID. Other rows with a teacher take that weight, or their paper's, without a search of their own.",
-    "What the setting favours: the embedded models (tiny-…) have gaps made on purpose. Most of their demonstrations "
-    "leave out what some task types need unless a skill in the prompt says it, so that skills have something to add. "
-    "The rules analyzer is an oracle: it knows the rules of the game, and shares code and wording with the skills in "
-    "those demonstrations. Differences show what the mechanism can do under such conditions, not what a language model "
-    "as analyzer, or a base without such gaps, would give. Writing and scoring skills costs time: methods that differ "
-    "after equal steps may tie at equal CPU time, so read both areas.",
-)
-SETTING_SHORT = (
-    "OPID's weight and clip were picked in an earlier study, GRPO got no such search; tiny bases have gaps made on "
-    "purpose, and the rules analyzer is an oracle; all seeds share one base (notes 13 to 15 of the files)."
-)
 
 
 def _attainable(tables: Tables) -> str:
@@ -140,10 +116,30 @@ def _attainable(tables: Tables) -> str:
 
 
 def _areas(tables: Tables) -> str:
-    limits = [f"{b.steps} steps and {number(b.cpu, 's')} CPU seconds" for b in tables.budgets.values()]
+    limits = [
+        f"{b.steps} steps" + (f" and {number(b.seconds, 's')} {b.clock}" if b.clock else ", no equal time")
+        for b in tables.budgets.values()
+    ]
     told = f" Here: {'; '.join(dict.fromkeys(limits))}." if limits else ""
     return (
         "Area under the learning curve: mean training success over equally many steps (the fewest of any complete "
-        "run), and over equal CPU time (the least of any complete run), where each step weighs as much as the CPU time "
-        f"it took and the curve is cut off, never extended.{told}"
+        "run), and over equal time (the least of any complete run), where each step weighs as much as the time "
+        "it took and the curve is cut off, never extended. Where runs were not measured with one clock, or held other "
+        f"numbers of GPUs, no time is equal and there is no such area.{told}"
+    )
+
+
+def _cost(tables: Tables) -> str:
+    names = {clock.name for clock in tables.clocks.values() if clock}
+    kinds = {
+        "CPU": "CPU seconds of the run's process, environments in processes of their own left out",
+        "wall": "wall seconds where a GPU does the work or engine=verl trains, and GPU hours, which are wall hours "
+        "times the GPUs held",
+    }
+    told = "; ".join(text for name, text in kinds.items() if name in names or not names)
+    return (
+        f"Cost: seconds of training steps, without start-up and evaluation: {told}. Sampling, environment, teacher "
+        "(scoring under a teacher), analyzer (writing skills), update, reference (scoring under the initial policy) "
+        "and validation while training are parts of the total. Runs that are only the teacher of a row are in no table "
+        "of success; they stand in the tables of cost and of runs that are not complete."
     )

@@ -26,6 +26,9 @@ class Line:
     base: row that this one is compared with; changed: key -> (value there, value here), all that differs
     preset: keys that the protocol sets here; cancels: its released teacher cancels out of the gradient
     footnotes: remarks of the plan
+    fraction_of: what a fraction counts, `tasks` or `steps`
+    embedded: whether its model was made by the project; None if the plan does not say (older plans)
+    analyzer: who wrote its skills from trajectories: a name, None if nobody, empty if the plan does not say
     """
 
     row: str
@@ -44,6 +47,9 @@ class Line:
     preset: tuple[str, ...] = field(compare=False, default=())
     cancels: bool = field(compare=False, default=False)
     footnotes: tuple[str, ...] = field(compare=False, default=())
+    fraction_of: str = field(compare=False, default="tasks")
+    embedded: bool | None = field(compare=False, default=None)
+    analyzer: str | None = field(compare=False, default="")
 
     @property
     def setting(self) -> tuple[str, str, float, str, str]:
@@ -111,6 +117,9 @@ def lines_of(plan: Mapping[str, Any]) -> tuple[tuple[Line, ...], list[int]]:
             base=row.get("base", cell.get("base")),
             cancels=bool(row.get("teacher_cancels")),
             footnotes=tuple(row.get("footnotes") or ()),
+            fraction_of=cell.get("fraction_of") or "tasks",
+            embedded=cell.get("embedded"),
+            analyzer=cell.get("analyzer", ""),
         )
         cells_of.setdefault(line, []).append(cell)
         of_cell.append(line)

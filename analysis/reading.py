@@ -62,6 +62,8 @@ def read_part(folders: Sequence[Path]) -> Part:
         states.append(state)
         problems += [Problem(number, "unreadable_state", text, "invalid") for text in broken]
         problems += [Problem(number, "spool", text) for text in spools[number].problems]
+        if spools[number].unreadable:
+            problems.append(Problem(number, "unreadable_spool", spools[number].unreadable, "invalid"))
         problems += [Problem(number, "unreadable_episodes", text, "invalid") for text in unreadable]
         if table is not None:
             tables[number] = table

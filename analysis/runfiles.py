@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.code import codes_of_run
+from harness.claim import FREE, UNKNOWN, ClaimStatus, inspect
 from harness.files import RecordError, read_json_object
+from harness.states import CLAIM_NAME, COMPLETE, RUNNING, RunState, derive_state, judge_state, stored_state
 
 EPISODE_SCHEMA = pa.schema(
     [
@@ -73,21 +76,39 @@ def joined_episodes(tables: Mapping[int, pa.Table]) -> tuple[pa.Table, list[int]
     return pa.concat_tables(parts) if parts else EPISODE_SCHEMA.empty_table(), order, unfit
 
 
+RECORDED_AS_RUNNING = "recorded as running"
+
+
 def read_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """What is known of a run, its state as `do=status` judges it: by what is recorded and by who holds the claim.
+
+    A run recorded as running without a living holder is interrupted; where the holder cannot be judged, as from another
+    machine, it is RECORDED_AS_RUNNING. Recorded as complete with something missing is failed.
+    """
     try:
-        state, provenance = read_json_object(folder / "state.json"), read_json_object(folder / "provenance.json")
+        provenance = read_json_object(folder / "provenance.json")
+        state = _judged(folder)
         codes = codes_of_run(folder, provenance or {})
     except RecordError as error:
         return {"state": "unreadable"}, [str(error.__cause__ or error)]
-    state = state or {}
     values = {
-        "state": state.get("state", "pending"),
-        "last_step": state.get("last_step") or 0,
-        "planned_steps": state.get("planned_steps"),
-        "error": state.get("error") or "",
-        "failure_class": state.get("failure_class") or "",
-        "declared": tuple(state.get("declared") or ()),
-        "evaluations": state.get("evaluations") or {},
+        "state": state.state,
+        "last_step": state.last_step,
+        "planned_steps": state.planned_steps,
+        "error": state.error or "",
+        "failure_class": state.failure_class or "",
+        "declared": state.declared,
+        "evaluations": state.evaluations,
         "codes": codes,
     }
     return values, []
+
+
+def _judged(folder: Path) -> RunState:
+    stored = stored_state(folder)
+    if stored.state == COMPLETE or not folder.is_dir():
+        return judge_state(stored, ClaimStatus(FREE, None, ""))  # whoever holds it changes nothing
+    state = derive_state(folder)
+    if state.state == RUNNING and inspect(folder / CLAIM_NAME).status == UNKNOWN:
+        return replace(state, state=RECORDED_AS_RUNNING)
+    return state

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-# Parts of the CPU time of one training step, in the order of the cost table.
+from analysis.clocks import Clock, of_events
+
+# Parts of the time of one training step, in the order of the cost table.
 TIMES = ("rollout", "env", "teacher", "analyzer", "update", "reference", "validation")
 TOKENS = ("rollout", "teacher", "update", "reference")
 # Counts of one training step.
@@ -40,6 +42,7 @@ RETIREMENT = (
 )
 METRICS = (
     "train/success",
+    "train/excluded",
     "validation/success",
     "time/cpu_total_s",
     "time/analyzer_wall_s",
@@ -50,7 +53,14 @@ METRICS = (
 )
 _POSITION = {name: number for number, name in enumerate(METRICS)}
 EVENTS = ("teacher_measured", "retired")
-_EVENT_BYTES = tuple(name.encode() for name in EVENTS)
+CLOCK, USAGE = "clock", "analyzer_usage"
+_EVENT_BYTES = tuple(f'"{name}"'.encode() for name in (*EVENTS, CLOCK, USAGE))
+# Field of an event `analyzer_usage` -> metric that says the same of one step.
+_USAGE = {
+    **{name: f"cost/analyzer_{name}" for name in ("calls", "cached", "retries", "repairs")},
+    **{name: f"cost/analyzer_{name}" for name in ("prompt_tokens", "completion_tokens")},
+    "cost": "cost/analyzer_money",
+}
 # What Arrow looks for; everything else is skipped.
 _SCHEMA = pa.schema(
     [("kind", pa.string()), ("step", pa.int64()), ("values", pa.struct([(name, pa.float64()) for name in METRICS]))]
@@ -61,14 +71,48 @@ _SCHEMA = pa.schema(
 class Spool:
     """What the tables need of one spool.jsonl.
 
-    steps [N] rising; values [N, METRICS], NaN: not recorded; events: EVENTS -> data of the last one of that name
-    problems: what was wrong with the file
+    steps [N] rising; values [N, METRICS], NaN: not recorded
+    events: EVENTS -> data of the last one of that name that no resume has undone
+    clocks: data of every event `clock`; usage: metric -> sum over all events `analyzer_usage`, undone ones too (they
+    were paid for), empty without any
+    problems: what was wrong with the file; unreadable: why it cannot be read at all
     """
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
     events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    clocks: tuple[Mapping[str, Any], ...] = ()
+    usage: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    unreadable: str = ""
+
+    @property
+    def clock(self) -> Clock | None:
+        """What its seconds are; None if that is not known or changed."""
+        return of_events(self.clocks)
+
+
+@dataclass
+class _Events:
+    """Events of one spool as they are read."""
+
+    last: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    clocks: list[Mapping[str, Any]] = field(default_factory=list)
+    usage: dict[str, float] = field(default_factory=dict)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        name, data = record.get("name"), record.get("data")
+        data = data if isinstance(data, dict) else {}
+        if name == CLOCK:
+            self.clocks.append(data)
+        elif name == USAGE:
+            for key, metric in _USAGE.items():
+                self.usage[metric] = self.usage.get(metric, 0.0) + _number(data.get(key, 0.0))
+        elif name in EVENTS and not record.get("rewound"):  # what a resume has undone did not happen
+            self.last[name] = data
+
+    def spool(self, steps: NDArray[np.int64], values: NDArray[np.float64], problems: Sequence[str] = ()) -> Spool:
+        return Spool(steps, values, self.last, tuple(self.clocks), self.usage, tuple(problems))
 
 
 def _number(value: Any) -> float:
@@ -82,28 +126,47 @@ def _number(value: Any) -> float:
 def read_spools(paths: Sequence[Path]) -> list[Spool]:
     """`read_spool` of each path, faster."""
     contents = [_content(path) for path in paths]
-    lines = [_split(content) for content in contents]
+    lines = [_split(content) for content, _ in contents]
     plain = _plain_steps([metrics for metrics, _ in lines])
     found: list[Spool] = []
-    for content, (_, events), table in zip(contents, lines, plain, strict=True):
+    for (content, unreadable), (_, events), table in zip(contents, lines, plain, strict=True):
         whole = _events(events) if table is not None else None
-        if table is None or whole is None:
-            found.append(parse_spool(content))
+        if unreadable or table is None or whole is None:
+            found.append(replace(parse_spool(content), unreadable=unreadable))
         else:
-            found.append(Spool(*table, whole))
+            found.append(whole.spool(*table))
     return found
 
 
 def read_spool(path: Path) -> Spool:
     """Training metrics by step (the last record of a step counts) and events."""
-    return parse_spool(_content(path))
+    content, unreadable = _content(path)
+    return replace(parse_spool(content), unreadable=unreadable)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> tuple[bytes, str]:
+    """The file, empty without one, and why it cannot be read. The reason names no folder: it stands in tables."""
     try:
-        return path.read_bytes()
+        return path.read_bytes(), ""
     except FileNotFoundError:
-        return b""
+        return b"", ""
+    except OSError as error:
+        return b"", f"{path.name} cannot be read ({error.strerror or type(error).__name__})"
+
+
+def entry(raw: bytes) -> dict[str, Any] | None:
+    """One line as an object: metrics with a step and values, or another kind. None if it is torn or odd."""
+    try:
+        record = json.loads(raw)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or "kind" not in record:
+        return None
+    if record["kind"] == "metrics":
+        step, values = record.get("step"), record.get("values")
+        if not isinstance(step, int) or isinstance(step, bool) or not isinstance(values, dict):
+            return None
+    return record
 
 
 def _lines(content: bytes) -> list[bytes]:
@@ -122,16 +185,15 @@ def _split(content: bytes) -> tuple[list[bytes], list[bytes]]:
     return metrics, events
 
 
-def _events(lines: Sequence[bytes]) -> dict[str, Mapping[str, Any]] | None:
+def _events(lines: Sequence[bytes]) -> _Events | None:
     """None if a line cannot be read."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found = _Events()
     for raw in lines:
-        try:
-            record = json.loads(raw)
-        except ValueError:
+        record = entry(raw)
+        if record is None:
             return None
-        if record.get("kind") == "event" and record.get("name") in EVENTS:
-            found[record["name"]] = record.get("data") or {}
+        if record["kind"] == "event":
+            found.add(record)
     return found
 
 
@@ -171,7 +233,7 @@ def _parsed(lines: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.int64
         )
     except pa.ArrowException:
         return None
-    if table.num_rows != len(lines):
+    if table.num_rows != len(lines) or table["kind"].null_count:
         return None
     is_metrics = table["kind"].to_numpy(zero_copy_only=False) == "metrics"
     steps = table["step"].fill_null(0).to_numpy().astype(np.int64)
@@ -183,27 +245,24 @@ def _parsed(lines: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.int64
 def parse_spool(content: bytes) -> Spool:
     """Line by line."""
     steps: dict[int, dict[int, float]] = {}
-    events: dict[str, Mapping[str, Any]] = {}
+    events = _Events()
     repeated, broken = 0, 0
     for raw in _lines(content):
         is_metrics = b'"metrics"' in raw
         if not is_metrics and not any(name in raw for name in _EVENT_BYTES):
             continue
-        try:
-            record = json.loads(raw)
-        except ValueError:
+        record = entry(raw)
+        if record is None:
             broken += 1
-            continue
-        if record.get("kind") == "event" and record.get("name") in EVENTS:
-            events[record["name"]] = record.get("data") or {}
-        if record.get("kind") != "metrics":
-            continue
-        found = record["values"]
-        kept = {_POSITION[name]: _number(value) for name, value in found.items() if name in _POSITION}
-        if kept and record["step"] >= 1:
-            so_far = steps.setdefault(record["step"], {})
-            repeated += not kept.keys().isdisjoint(so_far)  # a step may say what it measured in several records
-            so_far.update(kept)
+        elif record["kind"] == "event":
+            events.add(record)
+        elif record["kind"] == "metrics":
+            found = record["values"]
+            kept = {_POSITION[name]: _number(value) for name, value in found.items() if name in _POSITION}
+            if kept and record["step"] >= 1:
+                so_far = steps.setdefault(record["step"], {})
+                repeated += not kept.keys().isdisjoint(so_far)  # a step may say what it measured in several records
+                so_far.update(kept)
     problems = [f"{broken} unreadable lines in spool.jsonl"] if broken else []
     if repeated:
         problems.append(f"{repeated} training steps recorded more than once in spool.jsonl (the last record counts)")
@@ -211,4 +270,4 @@ def parse_spool(content: bytes) -> Spool:
     order = sorted(steps)
     for row, step in enumerate(order):
         values[row, list(steps[step])] = list(steps[step].values())
-    return Spool(np.array(order, dtype=np.int64), values, events, tuple(problems))
+    return events.spool(np.array(order, dtype=np.int64), values, problems)

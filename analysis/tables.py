@@ -8,6 +8,7 @@ from typing import TypedDict
 from analysis import blocks, blocks_methods, blocks_published, blocks_runs
 from analysis.aggregates import aggregate_cells
 from analysis.blocks_data import data_blocks
+from analysis.clocks import of_lines as clocks_of_lines
 from analysis.collect import Records, collect
 from analysis.compare import difference_cells
 from analysis.costs import cost_cells
@@ -98,6 +99,7 @@ def make_tables(records: Records) -> Tables:
         published=alfworld_rows(records.lines),
         complete={line: int(complete[i]) for i, line in enumerate(records.lines)},
         budgets=budget,
+        clocks={records.lines[line]: clock for line, clock in clocks_of_lines(records).items()},
         codes=_codes(records),
         footnotes=footnotes([line for line in records.lines if not line.stage]),
     )
@@ -122,7 +124,7 @@ def document(tables: Tables) -> Document:
     others = [blocks_methods.ablation_block(tables)]
     others += [blocks.learning_block(tables)] if tables.learning else []
     others += [blocks_methods.retirement_block(tables), *data_blocks(tables)]
-    others += [blocks_runs.cpu_block(tables), blocks_runs.work_block(tables)] if tables.costs else []
+    others += [*blocks_runs.time_blocks(tables), blocks_runs.work_block(tables)] if tables.costs else []
     others += [blocks_runs.completeness_block(tables), blocks_published.published_block(tables, why)]
     made += [block for block in others if block is not None]
     warnings = tuple(warning.message for warning in tables.records.warnings)

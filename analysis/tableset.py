@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.cells import ALL, Cell, Metric
+from analysis.clocks import Clock
 from analysis.collect import Records
 from analysis.curves import Budget
 from analysis.footnotes import CANCELS, Footnotes
@@ -29,7 +30,7 @@ class Tables:
     retired: runs that may part from a teacher, by line; retirement: their numbers
     gaps: seen minus other panels; curves, fractions: success by fraction of the data, areas; aggregates: see aggregates
     footnotes: marks of lines and their texts
-    complete: complete runs of each line; budgets: see curves.budgets
+    complete: complete runs of each line; budgets: see curves.budgets; clocks: see clocks.of_lines
     codes: warnings by line and place (empty: about all its places)
     """
 
@@ -50,6 +51,7 @@ class Tables:
     published: Sequence[PublishedRow]
     complete: Mapping[Line, int]
     budgets: Mapping[tuple[str, str, float, str, str], Budget]
+    clocks: Mapping[Line, Clock | None]
     codes: Mapping[tuple[Line, str], tuple[str, ...]]
     footnotes: Footnotes
 
@@ -59,6 +61,12 @@ class Tables:
         if line is None:
             return row
         return f"{line.label} {CANCELS}" if CANCELS in self.footnotes.marks.get(line, "") else line.label
+
+    @property
+    def seconds(self) -> str:
+        """`CPU` or `wall`: what seconds of training are; empty where they are of several kinds, or none is known."""
+        names = {clock.name if clock else "" for clock in self.clocks.values()}
+        return names.pop() if len(names) == 1 else ""
 
     def panels(self) -> list[tuple[str, str]]:
         """Environment and panel, sorted."""

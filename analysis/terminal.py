@@ -9,10 +9,11 @@ from analysis.blocks_runs import completeness_block
 from analysis.cells import ALL, Cell, Metric
 from analysis.curves import WINDOW
 from analysis.footnotes import CANCELS, CANCELS_TEXT
-from analysis.notes import SETTING_SHORT, lead, notes, title
+from analysis.notes import lead, notes, title
 from analysis.plan import Line
 from analysis.published import why_not_comparable
 from analysis.render import LEFT, RIGHT, Block, Document, Text
+from analysis.setting_notes import setting_short
 from analysis.tableset import Tables, line_label, mark, seeds_text
 from analysis.text import bounded, half_width
 
@@ -34,7 +35,7 @@ def terminal(tables: Tables) -> Document:
         f"± is the half-width of the 95 % t interval over seeds; ᵉ evaluation-only (one seed, or equal seeds). ▲▼: "
         f"differs from {tables.label_of(tables.reference)}, both intervals of the paired difference exclude zero.",
         every[3],
-        *((SETTING_SHORT,) if any(line.method == "opid" for line in tables.records.lines) else ()),
+        setting_short(tables.records),
     )
     footed = (CANCELS_TEXT,) if any(CANCELS in marks for marks in tables.footnotes.marks.values()) else ()
     return Document(
@@ -113,26 +114,34 @@ def _differences(tables: Tables, env: str, versus: Sequence[str]) -> Block | Non
 
 
 def _short_learning(tables: Tables) -> Block | None:
+    seconds = tables.seconds
+    on_gpus = any(key[2] == Metric.GPU_HOURS for key in tables.costs)
     columns = [
         (tables.learning, Metric.TRAIN_FIRST, ALL, f"first {WINDOW} steps, %"),
         (tables.learning, Metric.TRAIN_LAST, ALL, f"last {WINDOW} steps, %"),
         (tables.learning, Metric.AREA_STEPS, ALL, "area, steps %"),
-        (tables.learning, Metric.AREA_CPU, ALL, "area, CPU %"),
-        (tables.costs, Metric.CPU, ALL, "CPU s"),
+        (tables.learning, Metric.AREA_TIME, ALL, f"area, {seconds or 'time'} %"),
+        (tables.costs, Metric.TIME, ALL, f"{seconds} s".strip()),
+        *([(tables.costs, Metric.GPU_HOURS, ALL, "GPU h")] if on_gpus else []),
         (tables.costs, Metric.COST_RATIO, ALL, f"× {tables.label_of(tables.reference)} per step"),
         (tables.costs, Metric.COST_STEP, "tokens_rescored", "rescored per step"),
     ]
     rows = []
     for line in dict.fromkeys(key[0] for key in tables.learning):
         cells = [(source.get((line, "train", metric, column)), source) for source, metric, column, _ in columns]
-        texts = [Text("" if c is None else half_width(c) if s is tables.learning else _value(c)) for c, s in cells]
+        texts = [
+            Text("" if c is None else half_width(c) if s is tables.learning else _value(c, not seconds))
+            for c, s in cells
+        ]
         rows.append((Text(line_label(tables, line)), *texts))
     header = ("Row", *(name for *_, name in columns))
     return Block("Training: success of rollouts, and cost per run", header, tuple(rows)) if rows else None
 
 
-def _value(cell: Cell) -> str:
-    return bounded(cell, cell.interval).partition(" ")[0]
+def _value(cell: Cell, mixed: bool) -> str:
+    """mixed: seconds of several kinds stand in one column."""
+    text = bounded(cell, cell.interval).partition(" ")[0]
+    return f"{text} {cell.unit}" if mixed and cell.metric == Metric.TIME and cell.interval else text
 
 
 def _short_published(tables: Tables) -> Block | None:

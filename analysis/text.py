@@ -21,6 +21,8 @@ def number(value: float, unit: str, signed: bool = False) -> str:
         text = f"{value / 1000:,.1f}k" if value else "0"
     elif unit == "count":
         text = f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    elif unit == "GPU h":
+        text = f"{value:,.2f}"
     elif unit == "ratio":
         text = f"{value:.2f}"
     elif unit in ("nats", "share", "weight", "money"):

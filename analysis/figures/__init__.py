@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Family -> what it shows; the order is that of a report.
 FAMILIES = {
     "overall": "success of every row on every panel, with interval and seeds",
-    "training_curves": "success, episode length and invalid actions while training, by steps and by CPU time",
+    "training_curves": "success, episode length and invalid actions while training, by steps and by time",
     "sample_efficiency": "success against the fraction of the training tasks",
     "seen_unseen": "one checkpoint on seen tasks and on unseen ones or held-out types, paired per seed",
     "ablation": "every row minus its base row, paired",

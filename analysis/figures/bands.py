@@ -1,4 +1,4 @@
-"""Curves of several seeds: means over blocks of steps or of CPU time, and their band over seeds."""
+"""Curves of several seeds: means over blocks of steps or of time, and their band over seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.figures.sources import CPU, Array, Run, Sources
+from analysis.figures.sources import SPENT, Array, Run, Sources
 from analysis.figures.style import SMALL, SOFT, Look
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def by_steps(run: Run, name: str, size: int) -> tuple[Array, Array]:
     return (first + last) / 2, means
 
 
-def by_cpu(run: Run, name: str, edges: Array) -> tuple[Array, Array]:
-    """Means over slices of CPU time, edges [B + 1] in seconds, where a value holds while its step is paid for.
+def by_time(run: Run, name: str, edges: Array) -> tuple[Array, Array]:
+    """Means over slices of a run's time, edges [B + 1] in seconds, where a value holds while its step is paid for.
 
     Nothing is interpolated, and nothing extrapolated: a slice that is not wholly paid for, or touches a step without a
     value, is NaN.
     """
-    ends, values = run.series(CPU), run.series(name)
+    ends, values = run.series(SPENT), run.series(name)
     starts = np.concatenate([[0.0], ends[:-1]])
     means = np.full(edges.size - 1, np.nan)
     for slot, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
@@ -120,8 +120,13 @@ def plot_left_out(axes: Axes, x: Array, y: Array, look: Look) -> None:
 def say_if_empty(axes: Axes, metric: str) -> None:
     """Words in a frame to which no run had anything to add."""
     if not axes.lines:
-        where = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-        axes.text(0.5, 0.5, f"{metric} is not recorded", fontsize=SMALL, style="italic", **where)  # type: ignore[arg-type]
+        say(axes, f"{metric} is not recorded")
+
+
+def say(axes: Axes, text: str) -> None:
+    """Words in the middle of an empty frame."""
+    where: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+    axes.text(0.5, 0.5, text, fontsize=SMALL, style="italic", **where)
 
 
 def chunks(sources: Sources, lines: Sequence[int], size: int) -> list[list[int]]:
@@ -164,8 +169,8 @@ def left_out_note(sources: Sources, runs: Iterable[Run]) -> str:
 
 
 def edges_of(runs: Sequence[Run]) -> NDArray[np.float64] | None:
-    """Slices of CPU time from 0 to what every counted run of a line paid; None if that is not known."""
-    paid = [float(run.series(CPU)[-1]) for run in runs if not run.why_not]
+    """Slices of time from 0 to what every counted run of a line paid; None if that is not known."""
+    paid = [float(run.series(SPENT)[-1]) for run in runs if not run.why_not]
     if not paid or not np.isfinite(paid).all() or min(paid) <= 0:
         return None
     count = min(POINTS, min(run.steps.size for run in runs if not run.why_not))

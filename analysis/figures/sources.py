@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,22 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import stats
+from analysis.clocks import Clock
 from analysis.collect import Records, collect
 from analysis.curves import PLACE
 from analysis.evaluations import Measurements, refused
 from analysis.footnotes import CANCELS, CANCELS_TEXT
 from analysis.notes import title
 from analysis.plan import Line, load_plan
+from analysis.spools import entry
 from analysis.tables import make_tables
 from analysis.tableset import Tables, starred
 from analysis.text import listed
 
-SUCCESS, LENGTH, INVALID, CPU = "train/success", "train/length", "train/invalid", "time/cpu_total_s"
+SUCCESS, LENGTH, INVALID, SPENT = "train/success", "train/length", "train/invalid", "time/cpu_total_s"
 CRITICAL, OUTCOME, SKILL = "method/critical_steps", "method/advantage_abs", "method/skill_abs"
 STEP_PART = "method/step_advantage_abs"  # GiGPO's second part
 GAP, WINDOW_GAP, WEIGHT = "method/gap", "method/window_gap", "method/coef"
 VALIDATION = "validation/success"
-SERIES = (SUCCESS, LENGTH, INVALID, CPU, CRITICAL, OUTCOME, SKILL, STEP_PART, GAP, WINDOW_GAP, WEIGHT, VALIDATION)
+SERIES = (SUCCESS, LENGTH, INVALID, SPENT, CRITICAL, OUTCOME, SKILL, STEP_PART, GAP, WINDOW_GAP, WEIGHT, VALIDATION)
 _COLUMN = {name: number for number, name in enumerate(SERIES)}
 Array = NDArray[np.float64]
 
@@ -121,6 +122,11 @@ class Sources:
     def reference_of(self, lines: Sequence[int]) -> int | None:
         """The line that others are compared with, among `lines`."""
         return next((i for i in lines if self.records.lines[i].row == self.tables.reference), None)
+
+    def clocks_of(self, lines: Iterable[int]) -> list[Clock | None]:
+        """What the seconds of these lines are; of lines without any record nothing."""
+        known = self.tables.clocks
+        return [known[line] for line in (self.records.lines[i] for i in lines) if line in known]
 
     # -------------------------------------------------------------------------------------- words
     def about(self, line: Line) -> list[str]:
@@ -236,14 +242,8 @@ def _read(path: Path) -> tuple[NDArray[np.int64], Array]:
 
 def _metrics(data: bytes) -> Iterator[tuple[int, dict[str, object]]]:
     for raw in data.split(b"\n")[:-1]:
-        if b'"metrics"' not in raw:
-            continue
-        try:
-            record = json.loads(raw)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "metrics":
-            yield int(record["step"]), record["values"]
+        if b'"metrics"' in raw and (record := entry(raw)) is not None and record["kind"] == "metrics":
+            yield record["step"], record["values"]
 
 
 def _number(value: object) -> float:

@@ -1,4 +1,4 @@
-"""Success, episode length and invalid actions of training rollouts, by training steps and by CPU seconds."""
+"""Success, episode length and invalid actions of training rollouts, by training steps and by seconds of one clock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.clocks import clash, shared
 from analysis.curves import PLACE
 from analysis.figures import bands
-from analysis.figures.sources import CPU, INVALID, LENGTH, SUCCESS, Run, Sources, interval_note
+from analysis.figures.sources import INVALID, LENGTH, SPENT, SUCCESS, Run, Sources, interval_note
 from analysis.figures.style import Drawn, Look, finish, grid, looks, per_cent, sheet, slug
 
 if TYPE_CHECKING:
@@ -42,24 +43,30 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int], silen
     runs = {line: sources.runs_of(line) for line in lines}
     size = bands.block_size(run for of_line in runs.values() for run in of_line)
     handles, counts = [], []
+    clocks = sources.clocks_of(lines)
+    clock, apart = shared(clocks), clash(clocks)
     for line, look in zip(lines, _looks(sources, lines), strict=True):
         used = sum(not run.why_not for run in runs[line])
         counts.append(used)
         handles.append(bands.handle(look, bands.seeds_label(sources, line, used)))
         for row, (metric, _, share) in enumerate(ROWS):
             _steps(frames[row, 0], runs[line], metric, size, share, look)
-            _cpu(frames[row, 1], runs[line], metric, share, look)
+            if not apart:
+                _time(frames[row, 1], runs[line], metric, share, look)
     for row, (_, label, share) in enumerate(ROWS):
         frames[row, 0].set_ylabel(label)
         for axes in frames[row]:
-            bands.say_if_empty(axes, ROWS[row][0])
+            if axes is frames[row, 1] and apart:
+                bands.say(axes, "not measured with one clock")
+            else:
+                bands.say_if_empty(axes, ROWS[row][0])
             grid(axes)
             if share:
                 per_cent(axes)
         frames[row, 0].set_ylim(bottom=0)
     frames[0, 0].set_ylim(0, 1)
     frames[-1, 0].set_xlabel("training steps")
-    frames[-1, 1].set_xlabel("CPU seconds of training")
+    frames[-1, 1].set_xlabel(f"{clock.name} seconds of training" if clock else "time of training")
     for axes in frames[-1]:
         axes.set_xlim(left=0)
     every = [run for line in lines for run in runs[line]]
@@ -68,8 +75,9 @@ def _figure(sources: Sources, name: str, title: str, lines: Sequence[int], silen
     blocks = f"{size} training steps" if size > 1 else "one training step"
     notes = [
         f"Rollouts on training tasks at the training temperature, no evaluation. Each point: a run's mean over "
-        f"{blocks} (left) or over a slice of CPU time in which each step weighs what it cost (right, up to what every "
+        f"{blocks} (left) or over a slice of time in which each step weighs what it cost (right, up to what every "
         f"run of the row paid), then the mean over seeds. {interval_note(counts, 'Bands')}",
+        f"Right: nothing is drawn, because {apart}." if apart else "",
         bands.left_out_note(sources, every),
         f"Nothing recorded of training yet: {', '.join(sources.label(i) for i in silent)}." if silent else "",
         *sources.troubles([*lines, *silent], [PLACE]),
@@ -93,13 +101,13 @@ def _steps(axes: Axes, runs: Sequence[Run], metric: str, size: int, share: bool,
         bands.plot_left_out(axes, *bands.by_steps(run, metric, size), look)
 
 
-def _cpu(axes: Axes, runs: Sequence[Run], metric: str, share: bool, look: Look) -> None:
+def _time(axes: Axes, runs: Sequence[Run], metric: str, share: bool, look: Look) -> None:
     edges = bands.edges_of(runs)
     if edges is not None:
-        made = bands.of_line(runs, metric, lambda run, name: bands.by_cpu(run, name, edges), share)
+        made = bands.of_line(runs, metric, lambda run, name: bands.by_time(run, name, edges), share)
         if made is not None:
             bands.plot(axes, made, look)
     for run in (run for run in runs if run.why_not):
-        paid = run.series(CPU)
+        paid = run.series(SPENT)
         if np.isfinite(paid).all():
             bands.plot_left_out(axes, paid, run.series(metric), look)

@@ -19,7 +19,7 @@ def area_by_steps(curve: ArrayLike, steps: int) -> float:
 def area_by_cost(curve: ArrayLike, spent: ArrayLike, budget: float) -> float:
     """Cost-weighted mean of a curve up to a budget: the area under it over equal cost, in the curve's own unit.
 
-    curve [N]; spent [N]: cumulative cost (CPU seconds) at the end of each step, not decreasing; budget <= spent[-1].
+    curve [N]; spent [N]: cumulative cost (seconds of one clock) at the end of each step, rising; budget <= spent[-1].
     The value of a step holds while that step is paid for; nothing is interpolated and nothing extrapolated.
     """
     values, ends = finite(curve, "area_by_cost"), finite(spent, "area_by_cost")

@@ -96,6 +96,8 @@ class Sweep:
                 "row": row,
                 "method": METHODS.get(row, row),
                 "backbone": "tiny-s",
+                "embedded": True,
+                "analyzer": "rules" if row.startswith("opid") else None,
                 "env": "alfworld",
                 "fraction": 1.0,
                 "seed": seed,

@@ -18,7 +18,9 @@ from analysis.plan import plan_path
 from analysis.runfiles import EPISODE_SCHEMA
 from analysis.spools import EVENTS, METRICS
 from harness import training as harness_training
+from harness.claim import acquire
 from harness.errors import ConfigError
+from harness.states import derive_state
 
 
 def codes(records: Any) -> list[str]:
@@ -50,12 +52,38 @@ def test_other_backbones_fractions_and_protocols_are_lines_of_their_own(make_swe
     assert len(lines) == 5 and len({line.setting for line in lines}) == 5
 
 
-@pytest.mark.parametrize("state", ["running", "failed", "interrupted", "submitted"])
+@pytest.mark.parametrize("state", ["failed", "interrupted", "submitted"])
 def test_the_run_directory_is_the_truth_about_states(sweep: Any, state: str) -> None:
     sweep.write_state("opid", 1, state=state, error="killed", last_step=4)
     records = collect(sweep.out, "main_table")
     row = records.cells[(records.cells["row"] == "opid") & (records.cells["seed"] == 1)].iloc[0]
     assert (row["state"], row["complete"], row["error"], row["last_step"]) == (state, False, "killed", 4)
+
+
+def state_of(sweep: Any, row: str, seed: int) -> tuple[str, str]:
+    cells = collect(sweep.out, "main_table").cells
+    found = cells[(cells["row"] == row) & (cells["seed"] == seed)].iloc[0]
+    return found["state"], found["error"]
+
+
+def test_a_run_is_running_only_while_somebody_works_on_it(sweep: Any) -> None:
+    """As do=status judges: a run that was killed is interrupted, however its state was left."""
+    sweep.write_state("opid", 1, state="running", last_step=4)
+    path = sweep.run_dir("opid", 1) / "claim.json"
+    assert state_of(sweep, "opid", 1) == ("interrupted", "left unfinished: nobody works on it")
+    with acquire(path) or pytest.fail("not claimed"):
+        assert state_of(sweep, "opid", 1) == ("running", "")
+    path.write_text("{}")  # names nobody, as the claim of another machine names nobody here
+    assert state_of(sweep, "opid", 1) == ("recorded as running", "")
+    assert derive_state(sweep.run_dir("opid", 1)).state == "running"
+
+
+def test_a_run_that_lacks_something_is_not_complete_whatever_it_says(sweep: Any) -> None:
+    sweep.write_state("opid", 1, last_step=11)
+    state, error = state_of(sweep, "opid", 1)
+    assert state == "failed" and "11 of 12 training steps done" in error
+    sweep.write_state("opid", 1, last_step=12, declared=["seen/off", "unseen/off", "held_out/off"])
+    assert "evaluation held_out/off not done" in state_of(sweep, "opid", 1)[1]
 
 
 def test_a_run_that_never_started_is_pending_and_stays_in_the_records(sweep: Any) -> None:

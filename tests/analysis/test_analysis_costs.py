@@ -11,7 +11,7 @@ import pytest
 from analysis import stats
 from analysis.cells import ALL, Cell, Metric, Status
 from analysis.collect import collect
-from analysis.costs import CPU_ITEMS, WORK_ITEMS
+from analysis.costs import TIME_ITEMS, WORK_ITEMS
 from analysis.render import Block
 from analysis.tables import document, make_tables
 
@@ -43,18 +43,18 @@ def test_rows_that_do_not_train_have_no_cost(sweep: Any) -> None:
 def test_costs_are_means_per_step_of_complete_runs_with_their_range(sweep: Any) -> None:
     found = costs(sweep)
     per_step = [sweep.curve("opid", seed)[-1]["time/cpu_total_s"] / 12 for seed in (0, 1, 2)]
-    interval = found["opid", Metric.COST_STEP, "cpu_total"].interval
+    interval = found["opid", Metric.COST_STEP, "time_total"].interval
     assert interval is not None and interval.kind == stats.RANGE
     expected = np.mean(per_step), min(per_step), max(per_step)
     assert (interval.value, interval.lo, interval.hi) == pytest.approx(expected)
     by_hand = {
-        "cpu_rollout": 1.5,
-        "cpu_environment": 0.5,
-        "cpu_teacher": 1.8,
-        "cpu_analyzer": 0.2,
-        "cpu_update": 1.0,
-        "cpu_reference": 0.25,
-        "cpu_validation": 0.0,
+        "time_rollout": 1.5,
+        "time_environment": 0.5,
+        "time_teacher": 1.8,
+        "time_analyzer": 0.2,
+        "time_update": 1.0,
+        "time_reference": 0.25,
+        "time_validation": 0.0,
         "rollout_tokens": 20_000,
         "update_tokens": 20_000,
         "reference_tokens": 20_000,
@@ -69,7 +69,7 @@ def test_costs_are_means_per_step_of_complete_runs_with_their_range(sweep: Any) 
         "analyzer_money": 0.016,
         "analyzer_wall": 0.2,
     }
-    assert {item.column for item in (*CPU_ITEMS, *WORK_ITEMS)} == {"cpu_total", *by_hand}
+    assert {item.column for item in (*TIME_ITEMS, *WORK_ITEMS)} == {"time_total", *by_hand}
     for column, expected_value in by_hand.items():
         assert value(found["opid", Metric.COST_STEP, column]) == pytest.approx(expected_value), column
     assert value(found["grpo", Metric.COST_STEP, "tokens_rescored"]) == 0
@@ -99,7 +99,7 @@ def test_a_cost_that_is_not_recorded_in_every_step_is_not_averaged(sweep: Any) -
     sweep.write_spool("opid", 1, curve)
     cell = costs(sweep)["opid", Metric.COST_STEP, "teacher_tokens"]
     assert cell.status is Status.NOT_APPLICABLE and "tokens/teacher is not recorded in every step" in cell.note
-    assert value(costs(sweep)["opid", Metric.CPU, ALL]) > 0
+    assert value(costs(sweep)["opid", Metric.TIME, ALL]) > 0
 
 
 def test_the_table_stands_beside_the_score(sweep: Any) -> None:
@@ -115,10 +115,10 @@ def test_the_table_stands_beside_the_score(sweep: Any) -> None:
 def test_the_run_of_a_teacher_is_added_to_that_of_its_student(teachers: Any) -> None:
     found = costs(teachers)
     own = {r: [teachers.curve(r, s)[-1]["time/cpu_total_s"] for s in (0, 1, 2)] for r in ("retire_opd", "skill_grpo")}
-    assert value(found["retire_opd", Metric.CPU, ALL]) == pytest.approx(np.mean(own["retire_opd"]))
+    assert value(found["retire_opd", Metric.TIME, ALL]) == pytest.approx(np.mean(own["retire_opd"]))
     both = np.add(*own.values())
-    assert value(found["retire_opd", Metric.CPU_WITH_TEACHER, ALL]) == pytest.approx(np.mean(both))
-    assert value(found["grpo", Metric.CPU_WITH_TEACHER, ALL]) == value(found["grpo", Metric.CPU, ALL])
+    assert value(found["retire_opd", Metric.TIME_WITH_TEACHER, ALL]) == pytest.approx(np.mean(both))
+    assert value(found["grpo", Metric.TIME_WITH_TEACHER, ALL]) == value(found["grpo", Metric.TIME, ALL])
 
 
 def as_stage(teachers: Any) -> None:
@@ -130,17 +130,17 @@ def as_stage(teachers: Any) -> None:
 
 
 def test_a_teacher_that_is_no_row_stands_in_cost_and_completeness_only(teachers: Any) -> None:
-    before = costs(teachers)["retire_opd", Metric.CPU_WITH_TEACHER, ALL]
+    before = costs(teachers)["retire_opd", Metric.TIME_WITH_TEACHER, ALL]
     as_stage(teachers)
     tables = make_tables(collect(teachers.out, teachers.name))
-    assert value(costs(teachers)["retire_opd", Metric.CPU_WITH_TEACHER, ALL]) == value(before)
+    assert value(costs(teachers)["retire_opd", Metric.TIME_WITH_TEACHER, ALL]) == value(before)
     assert entry(block(teachers, "Cost of"), "skill_grpo · teacher, no row", "seen, micro %") == ""
     for cells in (tables.success, tables.versus["grpo"], tables.versus_base, tables.learning):
         assert "skill_grpo" not in {key[0].row for key in cells}
     teachers.write_state("skill_grpo", 1, state="failed", error="out of memory")
     missing = block(teachers, "Not complete: 1 of 12")
     assert missing.rows[0][0].text == "skill_grpo · teacher, no row" and missing.rows[0][5].text == "out of memory"
-    cell = costs(teachers)["retire_opd", Metric.CPU_WITH_TEACHER, ALL]
+    cell = costs(teachers)["retire_opd", Metric.TIME_WITH_TEACHER, ALL]
     assert cell.status is Status.NOT_APPLICABLE and "teacher's run is not known" in cell.note
 
 
@@ -149,7 +149,7 @@ def test_a_teacher_that_is_not_in_the_plan_makes_the_total_unknown(teachers: Any
         if cell["requires"]:
             cell["requires"] = ["0" * 16]
     teachers.write_plan()
-    assert costs(teachers)["retire_opd", Metric.CPU_WITH_TEACHER, ALL].status is Status.NOT_APPLICABLE
+    assert costs(teachers)["retire_opd", Metric.TIME_WITH_TEACHER, ALL].status is Status.NOT_APPLICABLE
 
 
 def test_a_teacher_trained_otherwise_than_a_row_of_the_same_name_is_not_that_row(teachers: Any) -> None:

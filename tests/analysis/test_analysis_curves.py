@@ -37,9 +37,9 @@ def test_means_and_areas_equal_a_recomputation_by_hand(sweep: Any) -> None:
     assert value(found["opid", Metric.TRAIN_FIRST]) == pytest.approx(np.mean([s[:5] for s, _ in curves["opid"]]))
     assert value(found["opid", Metric.TRAIN_LAST]) == pytest.approx(np.mean([s[-5:] for s, _ in curves["opid"]]))
     assert value(found["opid", Metric.AREA_STEPS]) == pytest.approx(np.mean([s for s, _ in curves["opid"]]))
-    assert value(found["opid", Metric.AREA_CPU]) == pytest.approx(np.mean(by_cpu["opid"]))
+    assert value(found["opid", Metric.AREA_TIME]) == pytest.approx(np.mean(by_cpu["opid"]))
     difference = np.subtract(by_cpu["opid"], by_cpu["grpo"])
-    cell = found["opid", Metric.DIFFERENCE_AREA_CPU]
+    cell = found["opid", Metric.DIFFERENCE_AREA_TIME]
     expected = stats.t_interval(difference)
     assert cell.interval is not None
     assert (cell.interval.lo, cell.interval.hi) == pytest.approx((expected.lo, expected.hi))
@@ -73,7 +73,7 @@ def test_a_row_whose_runs_all_failed_keeps_its_place(sweep: Any) -> None:
 def test_without_a_common_seed_there_is_no_difference(sweep: Any) -> None:
     for seed in (0, 1, 2):
         sweep.write_state("grpo", seed, state="failed")
-    cell = learning(sweep)["opid", Metric.DIFFERENCE_AREA_CPU]
+    cell = learning(sweep)["opid", Metric.DIFFERENCE_AREA_TIME]
     assert cell.status is Status.NOT_APPLICABLE and "no seed in common with grpo" in cell.note
 
 

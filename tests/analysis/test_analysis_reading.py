@@ -14,6 +14,7 @@ import pytest
 
 from analysis import reading
 from analysis.collect import collect
+from analysis.figures.sources import Sources
 from analysis.spools import METRICS, Spool, read_spool, read_spools
 from analysis.table_csv import csv_text
 from analysis.tables import make_tables
@@ -45,6 +46,13 @@ SPOOLS = {
     "broken_line": [*PLAIN, '{"kind": "metrics", "st', metrics(4, train__success=0.4)],
     "broken_event": [*PLAIN, '{"kind": "event", "name": "retired'],
     "two_in_one_line": [*PLAIN, metrics(4, train__success=0.4) + metrics(5, train__success=0.4)],
+    "no_object": [*PLAIN, '"metrics"', '["metrics", "event", "retired"]', "7"],
+    "no_step": [*PLAIN, '{"kind": "metrics", "values": {"train/success": 0.4}}'],
+    "no_values": [*PLAIN, '{"kind": "metrics", "step": 4}', '{"kind": "metrics", "step": 5, "values": [1]}'],
+    "no_kind": [*PLAIN, '{"metrics": 3}'],
+    "odd_event": [*PLAIN, '["event", "retired"]', '{"kind": "event", "name": "retired", "data": 3}'],
+    "rewound": [*PLAIN, event("retired", step=1), event("retired", step=3)[:-1] + ', "rewound": true}'],
+    "clocks": [event("clock", unit="wall_s", gpus=2), *PLAIN, event("analyzer_usage", step=1, calls=3, cost=0.5)],
     "another_kind": [*PLAIN, '{"kind": "note", "text": "metrics", "about": {"metrics": 3}}'],
 }
 
@@ -53,6 +61,7 @@ def same(first: Spool, second: Spool) -> None:
     assert first.steps.tolist() == second.steps.tolist()
     np.testing.assert_array_equal(first.values, second.values)
     assert (first.events, first.problems) == (second.events, second.problems)
+    assert (first.clocks, first.usage, first.unreadable) == (second.clocks, second.usage, second.unreadable)
 
 
 @pytest.fixture
@@ -92,12 +101,57 @@ def test_what_spools_say(spools: dict[str, Path]) -> None:
     assert "1 unreadable" in found["broken_line"].problems[0] and found["missing"].steps.size == 0
 
 
+def test_odd_lines_are_counted_as_broken_and_never_stop_anything(spools: dict[str, Path]) -> None:
+    """As the harness reads them: harness.spool."""
+    found = dict(zip(spools, read_spools(list(spools.values())), strict=True))
+    broken = {"no_object": 2, "no_step": 1, "no_values": 2, "no_kind": 1, "odd_event": 1}  # 7 says nothing of metrics
+    for name, count in broken.items():
+        assert found[name].steps.tolist() == [1, 2, 3]
+        assert found[name].problems == (f"{count} unreadable lines in spool.jsonl",), name
+    assert found["odd_event"].events == {"retired": {}}
+
+
+def test_what_a_resume_has_undone_did_not_happen(spools: dict[str, Path]) -> None:
+    found = read_spool(spools["rewound"])
+    assert found.events == {"retired": {"step": 1}}
+
+
+def test_clocks_and_usage_are_read(spools: dict[str, Path]) -> None:
+    found = read_spools([spools["clocks"], spools["plain"]])
+    assert str(found[0].clock) == "wall s of 2 GPUs" and str(found[1].clock) == "CPU s"
+    assert found[0].usage["cost/analyzer_calls"] == 3 and found[0].usage["cost/analyzer_money"] == 0.5
+    assert found[1].usage == {}
+
+
+def test_a_spool_that_cannot_be_read_is_a_problem_of_its_run_alone(sweep: Any) -> None:
+    path = sweep.run_dir("opid", 1) / "spool.jsonl"
+    path.unlink()
+    path.mkdir()
+    records = collect(sweep.out, "main_table")
+    (warning,) = (w for w in records.warnings if w.code == "unreadable_spool")
+    assert warning.message == "opid, seed 1: spool.jsonl cannot be read (Is a directory)" and warning.refuses
+    tables = make_tables(records)
+    states = {cell.status.value for key, cell in tables.success.items() if key[0].row == "opid"}
+    assert states == {"invalid"} and "grpo" in csv_text(tables)
+    assert Sources.read(sweep.out, "main_table").runs_of(3) != []
+
+
 def test_the_usual_spool_takes_no_second_look(spools: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(content: bytes) -> Spool:
         raise AssertionError("read line by line")
 
     monkeypatch.setattr("analysis.spools.parse_spool", refuse)
-    usual = ("plain", "empty", "events_only", "event_that_speaks_of_metrics", "cut_off", "missing", "another_kind")
+    usual = (
+        "plain",
+        "clocks",
+        "rewound",
+        "empty",
+        "events_only",
+        "event_that_speaks_of_metrics",
+        "cut_off",
+        "missing",
+        "another_kind",
+    )
     read_spools([spools[name] for name in usual])
 
 

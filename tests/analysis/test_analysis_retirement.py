@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -44,6 +45,21 @@ def test_a_fixed_stop_says_so_by_its_metrics_alone(teachers: Any) -> None:
     run = runs(teachers)["retire_opd_fixed", 0]
     assert (run.step, run.rows_after) == (8, 0.0)
     assert math.isnan(run.teacher) and math.isnan(run.success) and math.isnan(run.competence)
+
+
+def test_a_retirement_that_a_resume_has_undone_is_none(teachers: Any) -> None:
+    """Retired after step 8, killed, resumed from step 6, and not retired the second time."""
+    curve = [{**v, "method/coef": 0.25, "method/retired": 0.0} for v in teachers.curve("retire_opd", 1)]
+    for values in curve:
+        values["cost/teacher_rows"] = 32.0
+    teachers.write_spool("retire_opd", 1, curve, teachers.events("retire_opd")[:1])
+    path = teachers.run_dir("retire_opd", 1) / "spool.jsonl"
+    undone = {"t": 2.5, "kind": "event", "name": "retired", "data": {"step": 8}, "rewound": True}
+    path.write_text(path.read_text() + json.dumps(undone) + "\n")
+    assert runs(teachers)["retire_opd", 1].step is None
+    assert texts(block(teachers), "RetireOPD", "1")["Retired after step"] == "never (of 12)"
+    codes = [warning.code for warning in collect(teachers.out, teachers.name).warnings]
+    assert "teacher_after_retirement" not in codes
 
 
 def test_rows_without_a_teacher_of_their_own_are_not_in_the_table(teachers: Any, sweep: Any) -> None:

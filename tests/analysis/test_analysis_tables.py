@@ -175,7 +175,8 @@ def test_captions_refer_to_the_notes_they_mean(sweep: Any) -> None:
     assert notes[2].startswith("Bold") and "smallest attainable" in notes[3] and notes[10].startswith("Published")
     assert notes[12].startswith("What a seed replicates") and "note 13" in notes[1]
     assert "were picked among several" in notes[13] and "no search of its own" in notes[13]
-    assert "gaps made on purpose" in notes[14] and "is an oracle" in notes[14] and "may tie at equal CPU" in notes[14]
+    assert "gaps made on purpose" in notes[14] and "is an oracle" in notes[14] and "may tie at equal time" in notes[14]
+    assert len(notes) == 15
     assert "notes 13 to 15" in terminal(make_tables(collect(sweep.out, "main_table"))).notes[2]
 
 

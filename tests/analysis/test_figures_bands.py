@@ -1,4 +1,4 @@
-"""Numbers that figures work out themselves: blocks of steps, slices of CPU time, bands, profiles, gaps."""
+"""Numbers that figures work out themselves: blocks of steps, slices of time, bands, profiles, gaps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scipy import stats as scipy_stats
 
 from analysis import stats
 from analysis.figures import bands, profile, seen_unseen, style
-from analysis.figures.sources import CPU, SERIES, SUCCESS, Run, Sources, interval_note
+from analysis.figures.sources import SERIES, SPENT, SUCCESS, Run, Sources, interval_note
 
 
 def run(values: list[float], cpu: list[float] | None = None, steps: list[int] | None = None) -> Run:
     table = np.full((len(values), len(SERIES)), math.nan)
     table[:, SERIES.index(SUCCESS)] = values
     if cpu is not None:
-        table[:, SERIES.index(CPU)] = cpu
+        table[:, SERIES.index(SPENT)] = cpu
     return Run(0, 0, 0, np.array(steps or range(1, len(values) + 1)), table, "")
 
 
@@ -42,13 +42,13 @@ def test_a_curve_has_no_more_points_than_can_be_read(steps: int, size: int) -> N
 
 def test_slices_of_cpu_time_weigh_steps_by_what_they_cost() -> None:
     one = run([0.0, 1.0, 0.5], cpu=[1.0, 4.0, 6.0])
-    _, y = bands.by_cpu(one, SUCCESS, np.array([0.0, 2.0, 4.0, 6.0]))
+    _, y = bands.by_time(one, SUCCESS, np.array([0.0, 2.0, 4.0, 6.0]))
     assert y.tolist() == [0.5, 1.0, 0.5]
     assert np.mean(y) == pytest.approx(stats.area_by_cost([0.0, 1.0, 0.5], [1.0, 4.0, 6.0], 6.0))
 
 
 def test_a_slice_that_is_not_paid_for_is_not_extrapolated() -> None:
-    _, y = bands.by_cpu(run([1.0], cpu=[3.0]), SUCCESS, np.array([0.0, 2.0, 4.0]))
+    _, y = bands.by_time(run([1.0], cpu=[3.0]), SUCCESS, np.array([0.0, 2.0, 4.0]))
     assert y[0] == 1.0 and math.isnan(y[1])
 
 
