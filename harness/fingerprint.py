@@ -12,10 +12,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, cast
 
-from harness.config import RunConfig
+from harness.config import AnalyzerConfig, RunConfig
 from harness.schema import keys, leaves, value
 
 FINGERPRINT_VERSION = 3
@@ -125,7 +126,12 @@ def _deciding(env: str, knobs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """Dotted key -> value of every identity field, in a fixed order and spelling; each knob is a key of its own."""
+    """Dotted key -> value of every identity field, in a fixed order and spelling; each knob is a key of its own.
+
+    Who writes the skills of other rows is nothing to a run that has no analyzer: its keys stand at their defaults.
+    """
+    if config.method.skill.source != "own_trajectory":
+        config = replace(config, analyzer=AnalyzerConfig())
     found: dict[str, Any] = {}
     for name in leaves(RunConfig):
         if CLASSES.get(name) == "runtime":  # a field that nobody classed counts as identity

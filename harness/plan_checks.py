@@ -141,7 +141,7 @@ def _changes(cells: Cells, base: Row, row: Row, env: str, backbone: str) -> Chan
     """Dotted key -> (value in the base row, value here), of all that can change a result.
 
     A frozen teacher is named by its method. Where that is the same, the teachers differ in nothing but what the rows
-    differ in, too.
+    differ in, too. A key that both rows have alike and only one of them uses (the analyzer's) is no change of its own.
     """
     theirs, ours = (
         run_config(cells.command_config(r, env, backbone), common_knobs=cells.common_knobs) for r in (base, row)
@@ -149,7 +149,8 @@ def _changes(cells: Cells, base: Row, row: Row, env: str, backbone: str) -> Chan
     keys = {*differences(identity(theirs), identity(ours))}
     if theirs.method.teacher.run != ours.method.teacher.run:
         keys.add("method.teacher.run")
-    return {key: (value(theirs, key), value(ours, key)) for key in sorted(keys)}
+    found = {key: (value(theirs, key), value(ours, key)) for key in sorted(keys)}
+    return {key: (before, now) for key, (before, now) in found.items() if before != now}
 
 
 def _covers(declared: str, key: str) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from harness import fingerprint as module
-from harness.config import RunConfig
+from harness.config import AnalyzerConfig, RunConfig
 from harness.fingerprint import ADDED_LATER, CLASSES, differences, fingerprint, identity
 from harness.schema import leaves, value
+from methods.interface import SkillConfig
 
 PANELS = {"train": "a", "seen": "b", "unseen": "c"}
 CODE = {"engine": 1, "method": 1}
@@ -35,6 +36,13 @@ def another(given: Any) -> Any:
     return f"{given}x"
 
 
+def analysed(config: RunConfig) -> RunConfig:
+    """A copy whose method reads skills that an analyzer writes."""
+    return dataclasses.replace(
+        config, method=dataclasses.replace(config.method, skill=SkillConfig("own_trajectory", "critical_first"))
+    )
+
+
 def test_every_field_is_classed() -> None:
     """Class each new field of RunConfig in harness.fingerprint: can it change a result?"""
     assert set(CLASSES) == set(leaves(RunConfig))
@@ -49,7 +57,7 @@ def test_an_unclassed_field_counts_as_identity(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", leaves(RunConfig))
 def test_identity_fields_change_the_fingerprint_and_runtime_fields_do_not(name: str) -> None:
-    config = RunConfig()
+    config = analysed(RunConfig()) if name.startswith("analyzer.") else RunConfig()
     other = changed(config, name)
     assert value(other, name) != value(config, name)
     same = fingerprint(config, CODE, "weights", PANELS) == fingerprint(other, CODE, "weights", PANELS)
@@ -74,6 +82,19 @@ def test_code_backbone_panels_and_version_count(monkeypatch: pytest.MonkeyPatch)
     names.add(fingerprint(RunConfig(), CODE, "weights", PANELS))
     assert len(names) == 6
     assert all(len(n) == 16 and set(n) <= set("0123456789abcdef") for n in names)
+
+
+def test_the_analyzer_counts_only_where_there_is_one() -> None:
+    """A table under another analyzer trains its other rows once; rows made before keep their names."""
+    model = AnalyzerConfig(name="openai", model="m", temperature=0.1, skill_chars=500)
+
+    def name(config: RunConfig) -> str:
+        return fingerprint(config, CODE, "weights", PANELS)
+
+    plain, other = RunConfig(), dataclasses.replace(RunConfig(), analyzer=model)
+    assert name(plain) == name(other) and identity(other)["analyzer.name"] == "rules"
+    assert name(analysed(plain)) != name(analysed(other))
+    assert other.analyzer is model  # what a record says of the command stays
 
 
 def test_the_kind_of_device_counts_and_its_number_does_not() -> None:

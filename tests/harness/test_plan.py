@@ -62,6 +62,17 @@ def test_quick_has_every_method_once_and_is_short(plan_of: PlanOf) -> None:
     assert {(c.config.training.steps, c.config.scale, c.config.seed) for c in plan.cells} == {(3, "test", 0)}
 
 
+def test_another_analyzer_makes_other_runs_only_of_rows_that_have_one(plan_of: PlanOf) -> None:
+    one, other = (
+        plan_of("sweep=ablation", "seed=0", *given) for given in ((), ("analyzer=openai", "analyzer.model=m"))
+    )
+    assert len(one.cells) == len(other.cells)
+    for before, now in zip(one.cells, other.cells, strict=True):
+        analysed = now.config.method.skill.source == "own_trajectory"
+        assert (before.fingerprint != now.fingerprint) == analysed, now.row.id
+        assert before.changed == now.changed  # no row is told apart from its base by what only one of them uses
+
+
 def test_a_run_that_cannot_do_what_its_method_is_about_is_warned_of(plan_of: PlanOf) -> None:
     plan = plan_of("method=retire_opd", "training.steps=10", "seed=0,1")
     assert plan_text(plan, states(plan)).count("warning: row 'retire_opd' cannot retire its teacher") == 1
