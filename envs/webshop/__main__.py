@@ -104,7 +104,10 @@ def _generate(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     for name, content in files(generate(options.seed, options.products)).items():
         (options.out / name).write_bytes(content)
-    print(f"{options.out}: {options.products} products in WebShop's formats")
+    print(
+        f"{options.out}: {options.products} products in WebShop's formats; play them with env.data={options.out} "
+        "env.knobs.product_file=items_shuffle.json env.knobs.attribute_file=items_ins_v2.json"
+    )
     return OK
 
 

@@ -84,8 +84,7 @@ def products(
 
     attributes: asin -> entry of items_ins_v2; nouns: asin -> nouns of its title, None for
     all its words in their place; reviews: asin -> entry of reviews.json
-    Raises CatalogueError for an entry that lacks a key or has a price that is no number, KeyError naming an asin that
-    has no nouns.
+    Raises CatalogueError for an entry that lacks a key or has a price that is no number, and for one without nouns.
     """
     seen: set[str] = set()
     for number, entry in enumerate(raw):
@@ -95,6 +94,11 @@ def products(
         if asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
             continue
         seen.add(asin)
+        if nouns is not None and asin not in nouns:
+            raise CatalogueError(
+                f"{source}: no nouns are stored for product {asin} (entry {number}); `python -m envs.webshop nouns` "
+                "tags all titles of a product file, env.knobs.nouns=words needs none"
+            )
         try:
             yield _product(
                 asin,
@@ -105,8 +109,6 @@ def products(
                 (reviews or {}).get(asin),
             )
         except (KeyError, TypeError, AttributeError, InvalidOperation) as error:
-            if isinstance(error, KeyError) and error.args == (asin,):
-                raise KeyError(f"no nouns are stored for product {asin}; see `python -m envs.webshop nouns`") from error
             raise CatalogueError(
                 f"{source}: product {asin} (entry {number}) is not in WebShop's format: {type(error).__name__} {error}"
             ) from error

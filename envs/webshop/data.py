@@ -11,7 +11,7 @@ from typing import Any
 from core.names import require_known
 from envs.interface import EnvConfig, Task
 from envs.panels import digest
-from envs.webshop.catalogue import Product, products
+from envs.webshop.catalogue import CatalogueError, Product, products
 from envs.webshop.generator import generate
 from envs.webshop.goals import PANELS, Goal, human, synthetic
 from envs.webshop.jsonfiles import read_array, read_json
@@ -95,8 +95,20 @@ def _fill(config: EnvConfig, folder: Path) -> None:
     people = read_json(files["human_file"]) if "human_file" in files else {}
     reviews = {r["asin"]: r for r in read_array(files["review_file"])} if "review_file" in files else None
     nouns = read_json(files["nouns"]) if "nouns" in files else None
+    panels = _panels(files["panels"]) if "panels" in files else None
     found = products(entries, attributes, nouns, OFFICIAL_SEED, reviews, str(files["product_file"]))
-    write(folder, version, found, lambda shelf: _goals(knobs.goals, shelf, attributes, people, OFFICIAL_SEED), None)
+    write(folder, version, found, lambda shelf: _goals(knobs.goals, shelf, attributes, people, OFFICIAL_SEED), panels)
+
+
+def _panels(file: Path) -> dict[str, str]:
+    """asin -> panel. CatalogueError naming the file and what in it is no panel."""
+    found = read_json(file)
+    strange = sorted({str(panel) for panel in found.values()} - set(PANELS))
+    if strange:
+        raise CatalogueError(
+            f"{file} names panels that do not exist: {', '.join(strange)}; they are {', '.join(PANELS)}"
+        )
+    return dict(found)
 
 
 def _goals(

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envs.webshop.sources import PANEL_FILE
 from envs.webshop.words import BRANDS, CATEGORIES, HUMAN_FRAMES, KINDS, OPTIONS, PRAISE, SYNTHETIC_FRAMES, USES, Kind
 
 SIBLINGS = 5
@@ -200,6 +201,6 @@ def files(catalogue: RawCatalogue) -> dict[str, bytes]:
         "items_ins_v2.json": catalogue.attributes,
         "items_human_ins.json": catalogue.human,
         "nouns.json": catalogue.nouns,
-        "panels.json": catalogue.panels,
+        PANEL_FILE: catalogue.panels,
     }
     return {name: (json.dumps(value, ensure_ascii=False) + "\n").encode() for name, value in contents.items()}

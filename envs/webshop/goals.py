@@ -153,11 +153,13 @@ def split(goals: Sequence[Goal], belongs: Mapping[str, str] | None = None) -> di
     """Panel -> its goals, disjoint by content.
 
     belongs: asin -> panel, of a generated catalogue; None takes the original's shuffle and its ranges.
-    Raises ValueError if there are too few goals for the ranges, KeyError for a product that belongs nowhere.
+    Raises ValueError if there are too few goals for the ranges, CatalogueError for a product that belongs nowhere.
     """
     shares: dict[str, list[Goal]] = {panel: [] for panel in PANELS}
     if belongs is not None:
         for goal in goals:
+            if goal.asin not in belongs:
+                raise CatalogueError(f"no panel is named for product {goal.asin}; panels.json must name one for each")
             shares[belongs[goal.asin]].append(goal)
     else:
         ordered = list(goals)

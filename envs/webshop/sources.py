@@ -15,6 +15,7 @@ from envs.webshop.versions import CATALOGUE_VERSION, GENERATOR_VERSION, STORE_VE
 
 OFFICIAL_SEED = 0  # of drawn prices and bounds of official data: the same for everybody
 NOUN_FILE = "nouns.json"
+PANEL_FILE = "panels.json"  # asin -> panel; only beside generated files, whose families must not be torn apart
 
 
 def data_version(config: EnvConfig) -> str:
@@ -52,6 +53,8 @@ def official_files(config: EnvConfig) -> dict[str, Path]:
         names["review_file"] = knobs.review_file
     if knobs.nouns == "stored":
         names["nouns"] = NOUN_FILE
+    if (root / PANEL_FILE).is_file():
+        names["panels"] = PANEL_FILE
     missing = [f"{root / name} (env.knobs.{key})" for key, name in names.items() if not (root / name).is_file()]
     if missing:
         noun_advice = (

@@ -107,7 +107,7 @@ def test_a_broken_entry_is_named() -> None:
         loaded(broken)
     with pytest.raises(CatalogueError, match="entry 0 has no asin"):
         list(products([{}], {}, {}, 0))
-    with pytest.raises(KeyError, match="no nouns are stored for product B000000001"):
+    with pytest.raises(CatalogueError, match="no nouns are stored for product B000000001"):
         list(products([raw()], {}, {}, 0))
 
 
@@ -403,6 +403,37 @@ def test_generated_files_can_be_written_out(tmp_path: Path, capsys: pytest.Captu
     assert sorted(p.name for p in out.iterdir())[:2] == ["items_human_ins.json", "items_ins_v2.json"]
     assert main(["generate", "--products", "50", "--out", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_generated_files_keep_their_panels_when_they_are_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shuffle would put siblings of one family on both sides."""
+    out = tmp_path / "new"
+    assert main(["generate", "--products", "300", "--out", str(out)]) == 0
+    knobs = {"product_file": "items_shuffle.json", "attribute_file": "items_ins_v2.json"}
+    settings = EnvConfig(name="webshop", data=str(out), cache=str(tmp_path), knobs=knobs)
+    belongs = json.loads((out / "panels.json").read_text())
+    for panel in spec.PANELS:
+        goals_ = [goal for _, goal in store_of(settings).goals(panel)]
+        assert goals_ and {belongs[goal.asin] for goal in goals_} == {panel}
+    before = data_version(settings)
+    arguments = ["verify", "--data", str(out), "--cache", str(tmp_path)]
+    arguments += [f"--knob={key}={value}" for key, value in knobs.items()]
+    for change, said in (
+        (lambda panels: panels.popitem(), "no panel is named for product"),
+        (lambda panels: panels.update(B1="exam"), "panels that do not exist: exam"),
+    ):
+        panels = dict(belongs)
+        change(panels)
+        (out / "panels.json").write_text(json.dumps(panels))
+        assert data_version(settings) != before
+        assert main(arguments) == 2 and said in capsys.readouterr().err
+    (out / "panels.json").write_text(json.dumps(belongs))
+    stored = json.loads((out / "nouns.json").read_text())
+    stored.popitem()
+    (out / "nouns.json").write_text(json.dumps(stored))
+    assert main(arguments) == 2 and "no nouns are stored for product" in capsys.readouterr().err
 
 
 @pytest.fixture
