@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from envs.interface import EnvConfig
+from envs.panels import PanelError
 from envs.search import names
 from envs.search_qa import corpus
 
@@ -42,6 +43,9 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     try:
         return _COMMANDS[given.command](given)
+    except PanelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -56,11 +60,19 @@ def _verify(given: argparse.Namespace) -> int:
     if given.folder:
         from envs.search_qa import official
 
-        problems = official.problems(Path(given.folder))
+        folder = Path(given.folder)
+        problems = official.problems(folder)
         for problem in problems:
             print(problem)
-        print("all is well" if not problems else f"{len(problems)} problem(s)")
-        return 1 if problems else 0
+        if problems:
+            print(f"{len(problems)} problem(s)")
+            return 1
+        panels, left_out = official.sound_panels(folder, EnvConfig(name="search_qa", data=given.folder))
+        for name, panel in panels.items():
+            print(f"{name}: {len(panel.tasks)} questions, panel hash {panel.hash[:16]}")
+        print(f"{left_out} rows of train are in no panel: they repeat a question of train, or stand in test")
+        print("all is well: no question that is trained on is judged or validated on")
+        return 0
     passages = corpus.embedded()
     print(f"{len(passages)} passages, sha256 {corpus.digest_of(passages)}")
     print(corpus.ATTRIBUTION)

@@ -14,9 +14,8 @@ import pytest
 from retriever_server import Server, free_port, good
 
 from envs.interface import EnvConfig, EnvironmentFailure
-from envs.panels import assert_disjoint
 from envs.pool import ANSWER_SECONDS, EnvPool, OrderedPool
-from envs.search_qa import corpus, official, retrieval
+from envs.search_qa import corpus, retrieval
 from envs.search_qa.retrieval import HttpRetriever, RetrieverDown
 from envs.search_qa.settings import knobs_of
 from envs.search_qa.spec import SPEC
@@ -166,62 +165,6 @@ def test_the_server_of_the_command_line(tmp_path: Path) -> None:
         process.wait(timeout=20)
 
 
-# -------------------------------------------------------------------------------------------------------- official data
-def write_official(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for name, content in rows.items():
-        pq.write_table(pa.Table.from_pylist(content), folder / official.FILES[name])
-
-
-def row(source: str, k: int, nested: bool = False) -> dict[str, Any]:
-    answers: dict[str, Any] = {"golden_answers": [f"answer {k}"], "reward_model": None}
-    if nested:
-        answers = {"golden_answers": None, "reward_model": {"ground_truth": {"target": [f"answer {k}"]}}}
-    return {"data_source": source, "question": f"question {k} of {source}?", **answers}
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    train = [row("nq" if k % 2 else "hotpotqa", k) for k in range(600)]
-    test = [row(source, 1000 + k, nested=source == "musique") for source in official.SOURCES for k in range(130)]
-    write_official(tmp_path, {"train": train, "test": test})
-    official.questions.cache_clear()
-    return tmp_path
-
-
-def test_official_panels(data: Path) -> None:
-    config = EnvConfig(name="search_qa", engine="native", data=str(data), max_steps=4, prompt="full")
-    panels = {name: SPEC.load_panel(config, name) for name in official.PANELS}
-    sizes = {name: len(panel.tasks) for name, panel in panels.items()}
-    assert sizes == {"train": 600 - 256, "validation": 256, "test": 7 * 130, "test_small": 7 * 125}
-    assert_disjoint(panels["train"], panels["validation"], panels["test"])
-    task = panels["test"].tasks[0]
-    environment = SPEC.make(config)
-    assert environment.reset(task).task.startswith("question ")
-    answer = environment.reset(task).task.split()[1]
-    assert environment.step(f"answer[answer {answer}]").success
-    with pytest.raises(ValueError, match="no panel 'seen'"):
-        SPEC.load_panel(config, "seen")
-
-
-def test_official_problems_are_named(data: Path, tmp_path: Path) -> None:
-    assert len(official.problems(data)) == len(official.SOURCES)  # every count differs from the published one
-    (data / "train.parquet").unlink()
-    official.questions.cache_clear()
-    assert "train.parquet is missing" in " ".join(official.problems(data))
-    write_official(data, {"train": [{"data_source": "nq", "question": "q", "golden_answers": []}]})
-    official.questions.cache_clear()
-    with pytest.raises(ValueError, match="row 0: no question, or no golden answer"):
-        official.read_file(data / "train.parquet")
-    write_official(data, {"train": [{"question": "q"}]})
-    with pytest.raises(ValueError, match="no column data_source"):
-        official.read_file(data / "train.parquet")
-    with pytest.raises(EnvironmentFailure, match="is not in"):
-        official.question(data, "test:nq/none")
-
-
 def test_a_corpus_line_that_is_no_passage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"id": 1, "contents": "\\"A\\"\\ntext"}\n\n{"id": 2}\n')
@@ -265,15 +208,3 @@ def test_dense_retrieval_with_a_small_encoder(tmp_path: Path, monkeypatch: pytes
         DenseRetriever(passages, folder, tmp_path / "cache")
     with pytest.raises(FileNotFoundError, match=r"env\.knobs\.encoder"):
         DenseRetriever(passages, tmp_path / "none", tmp_path)
-
-
-# -------------------------------------------------------------------------------------------------------- command line
-def test_commands(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
-    from envs.search_qa.__main__ import main
-
-    assert main(["verify"]) == 0 and "CC BY-SA" in capsys.readouterr().out
-    assert main(["verify", str(data)]) == 1 and "published are" in capsys.readouterr().out
-    assert main(["fetch", "there"]) == 0 and "env.data=there" in capsys.readouterr().out
-    assert main(["questions"]) == 0 and "wikilead-bridge" in capsys.readouterr().out
-    assert main(["serve", "--passages", str(tmp_path / "none")]) == 2
-    assert "error" in capsys.readouterr().err
