@@ -39,7 +39,7 @@ quick: $(STAMP)  ## one short cell per method, a few minutes
 	"$(BIN)/python" -m harness sweep=quick runtime.out="$(OUT)"
 
 test: $(STAMP)  ## all tests, on all cores
-	"$(BIN)/python" -m pytest -n auto --dist loadfile
+	"$(BIN)/python" -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 tracking-server: $(STAMP)  ## MLflow on PostgreSQL for a lab, on 127.0.0.1:$(PORT), kept in $(FOLDER); Ctrl-C ends both
 	"$(BIN)/python" -m harness.tracking_server --folder "$(FOLDER)" --port "$(PORT)"
