@@ -25,6 +25,7 @@ from harness.actions_common import (
 from harness.actions_sync import track, tracked
 from harness.cli import GO_ON, INCOMPLETE, INTERRUPTED, OK
 from harness.plan import Plan, missing, states, write_plan
+from harness.record import RunDirectory
 from harness.report import plan_text, status_text, warnings
 from harness.stages import Cell
 from harness.states import COMPLETE
@@ -116,12 +117,16 @@ def _run_here(plan: Plan, todo: Sequence[Cell]) -> int | None:
     from harness.launch.local import run_cells
     from harness.progress import Progress
 
-    runs = [create_run(plan, cell) for cell in todo]
+    runs = [create_run(plan, cell, update=False) for cell in todo]
+    cells = {cell.fingerprint: cell for cell in todo}
     labels = labels_of(plan)
     requires = {cell.fingerprint: cell.requires for cell in todo if cell.requires}
     with Progress(labels) as show, tracked(plan, show.message):
         # A failure seen before this command is tried again: asking again is asking for what is missing.
-        report = run_cells(runs, plan.command.launcher.workers, show, retry_failed=True, requires=requires)
+        report = run_cells(
+            runs, plan.command.launcher.workers, show, retry_failed=True, requires=requires,
+            before=lambda run: RunDirectory.create(plan.runs, cells[run.fingerprint].config, run.fingerprint),
+        )  # fmt: skip
     for fingerprint, error in report.errors.items():
         if report.outcomes[fingerprint] != COMPLETE:
             say(f"{report.outcomes[fingerprint]}: {labels[fingerprint]}: {error}")

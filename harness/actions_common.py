@@ -62,10 +62,11 @@ def labels_of(plan: Plan) -> dict[str, str]:
     return {cell.fingerprint: cell_label(plan, cell) for cell in plan.cells}
 
 
-def create_run(plan: Plan, cell: Cell) -> RunDirectory:
-    """The cell's run directory, made now if there is none. ConfigError if that cannot be."""
+def create_run(plan: Plan, cell: Cell, *, update: bool = True) -> RunDirectory:
+    """The cell's run directory, made now if there is none. update: see RunDirectory.create. ConfigError if that cannot
+    be."""
     try:
-        return RunDirectory.create(plan.runs, cell.config, cell.fingerprint)
+        return RunDirectory.create(plan.runs, cell.config, cell.fingerprint, update=update)
     except RecordError as error:
         raise ConfigError(Problem("runtime.out", str(plan.out), "", str(error))) from error
 

@@ -1,7 +1,7 @@
 """The command line: compose, validate every cell, plan, then run what is missing and report.
 
-Exit status: 0 all selected cells complete; 2 bad configuration, nothing started; 3 cells failed or are missing;
-130 interrupted.
+Exit status: 0 all selected cells complete; 2 bad configuration, nothing started; 3 cells failed or are missing, or
+records cannot be read or written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError, Problem, suggest
+from harness.files import RecordError
 
 if TYPE_CHECKING:
     from harness.commandline import CommandLine
@@ -59,6 +60,9 @@ def main(argv: Sequence[str]) -> int:
             print(f"error: {problem}", file=sys.stderr)
         print("nothing was started; `python -m harness --help` lists keys and choices", file=sys.stderr)
         return BAD_CONFIG
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return INCOMPLETE
     except KeyboardInterrupt:
         print(f"\ninterrupted; {GO_ON}", file=sys.stderr)
         return INTERRUPTED

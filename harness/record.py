@@ -114,13 +114,14 @@ class RunDirectory:
 
     # ------------------------------------------------------------------------------------------------ creation
     @classmethod
-    def create(cls, root: Path, config: RunConfig, fingerprint: str) -> RunDirectory:
+    def create(cls, root: Path, config: RunConfig, fingerprint: str, *, update: bool = True) -> RunDirectory:
         """The directory `root/<fingerprint>`, made in one step if missing. root: the `runs` folder.
 
         If it exists, its configuration must agree in every field that can change a result (RecordError naming the
         differences otherwise); fields that cannot, such as the log level, are brought up to date unless the run is
-        complete or being worked on. Raises ConfigError for secrets in the configuration, RecordError (DiskFullError)
-        if the folder cannot be written.
+        complete or being worked on. update=False leaves them as they are: a job of the run that still waits reads them
+        when it starts. Raises ConfigError for secrets in the configuration, RecordError (DiskFullError) if the folder
+        cannot be written.
         """
         run = cls(Path(root) / fingerprint)
         text = config_text(config)
@@ -128,7 +129,7 @@ class RunDirectory:
             run._build(config, text)
         stored = run._config_text()
         if stored != text:
-            run._reconcile(config, text, stored)
+            run._reconcile(config, text, stored, update)
         return run
 
     def _build(self, config: RunConfig, text: str) -> None:
@@ -152,7 +153,7 @@ class RunDirectory:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 
-    def _reconcile(self, config: RunConfig, text: str, stored: str) -> None:
+    def _reconcile(self, config: RunConfig, text: str, stored: str, update: bool) -> None:
         other = parse_config(stored, str(self.path / CONFIG_NAME))
         if changed := differences(identity(other), identity(config)):
             listed = "; ".join(f"{key}: {before!r} there, {now!r} now" for key, (before, now) in changed.items())
@@ -160,6 +161,8 @@ class RunDirectory:
                 f"{self.path} belongs to a run with another configuration ({listed}). Equal fingerprints, different "
                 "contents mean a damaged or hand-edited config.yaml: move the directory away and run the command again"
             )
+        if not update:
+            return
         with file_lock(self.path / ".create.lock"):
             if self.state().state != COMPLETE and self.claim_status().status in (claims.FREE, claims.DEAD):
                 atomic_write(self.path / CONFIG_NAME, text.encode())

@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,7 +26,6 @@ from harness import claim as claims
 from harness.files import RecordError
 from harness.launch.nursery import Nursery, Worker
 from harness.launch.queue import Queue
-from harness.launch.tickets import TICKET_NAME
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING, RUNNING, classify
 from harness.stopping import withdraw_stop
@@ -86,19 +85,22 @@ def run_cells(
     retry_failed: bool = False,
     entry: str = DEFAULT_ENTRY,
     requires: Mapping[str, Sequence[str]] | None = None,
+    before: Callable[[RunDirectory], object] = lambda run: None,
 ) -> LaunchReport:
     """See every run through: start what is missing, wait for what others run, until each has an outcome.
 
     workers: runs at a time, 0 for one per available core. retry_failed: try failed runs once more. entry: what executes
     a run, `module:function`. requires: fingerprint -> fingerprints of runs beside it that must be complete before it
-    starts; those are started here only if they are among `run_dirs`. The first Ctrl-C (or SIGTERM, SIGHUP) has the
-    workers stop at their next step boundary and returns when they have; a second Ctrl-C kills them. Failures of runs
-    are outcomes, not exceptions.
+    starts; those are started here only if they are among `run_dirs`. before: given each run right before it starts,
+    when nobody else works on it or will; a RecordError of it fails the run. The first Ctrl-C (or SIGTERM, SIGHUP) has
+    the workers stop at their next step boundary and returns when they have; a second Ctrl-C kills them. Failures of
+    runs are outcomes, not exceptions.
     """
     unique = {run.path: run for run in run_dirs}
     launcher = Launcher(
-        list(unique.values()), workers if workers > 0 else available_cores(), show, retry_failed, entry, requires or {}
-    )
+        list(unique.values()), workers if workers > 0 else available_cores(), show, retry_failed, entry, requires or {},
+        before,
+    )  # fmt: skip
     with launcher.signals():
         try:
             launcher.loop()
@@ -118,10 +120,12 @@ class Launcher:
         retry_failed: bool,
         entry: str,
         requires: Mapping[str, Sequence[str]],
+        before: Callable[[RunDirectory], object] = lambda run: None,
     ) -> None:
         self.workers = workers
         self.show = show
         self.entry = entry
+        self._before = before
         self.nursery = Nursery(entry)
         self._queue = Queue(seconds=ASK_SECONDS)
         self.interrupts = 0  # Ctrl-C and other requests to stop
@@ -228,10 +232,9 @@ class Launcher:
         if state.state == COMPLETE:
             cell.end(COMPLETE)
         elif holder.status in (claims.ALIVE, claims.UNKNOWN):
-            cell.status, cell.note = ELSEWHERE, _held(cell.run, holder)
+            cell.status, cell.note = ELSEWHERE, claims.told(cell.run.claim_path, holder)
         elif (job := self._queue.holds(cell.run)) is not None:
-            free = f"do=cancel frees the run, or deleting {cell.run.path / TICKET_NAME} if you know that it is gone"
-            cell.status, cell.note = ELSEWHERE, f"{job}; {free}"
+            cell.status, cell.note = ELSEWHERE, job.told(cell.run)
         elif state.state == FAILED and (cell.retry_after is None or attempts.count(cell.run.path) > cell.retry_after):
             cell.end(FAILED, state.error or "")
         else:
@@ -242,9 +245,10 @@ class Launcher:
         if self._settled(cell):
             return
         try:
+            self._before(cell.run)
             cell.process = self._spawn(cell)
             cell.status = ACTIVE
-        except OSError as error:
+        except (OSError, RecordError) as error:
             self._record_failure(cell, f"its worker could not be started: {error}", classify(error))
 
     def _spawn(self, cell: Cell) -> Worker:
@@ -262,7 +266,7 @@ class Launcher:
         if state.state == COMPLETE:
             cell.end(COMPLETE)
         elif state.state == RUNNING or code == EXIT_HELD:
-            cell.status, cell.note = ELSEWHERE, _held(cell.run, cell.run.claim_status())
+            cell.status, cell.note = ELSEWHERE, claims.told(cell.run.claim_path, cell.run.claim_status())
         elif (
             state.state == FAILED and cell.retry_after is not None and attempts.count(cell.run.path) == cell.retry_after
         ):
@@ -281,7 +285,7 @@ class Launcher:
         try:
             claim = cell.run.claim()
             if claim is None:  # another launcher was faster and works on it again
-                cell.status, cell.note = ELSEWHERE, _held(cell.run, cell.run.claim_status())
+                cell.status, cell.note = ELSEWHERE, claims.told(cell.run.claim_path, cell.run.claim_status())
                 return
             with claim:
                 state = cell.run.write_state(state=FAILED, error=error, failure_class=failure_class)
@@ -365,12 +369,6 @@ class Launcher:
             if note:
                 errors[cell.run.fingerprint] = note
         return LaunchReport(outcomes, errors, stopped=self.interrupts > 0)
-
-
-def _held(run: RunDirectory, holder: claims.ClaimStatus) -> str:
-    if holder.status == claims.UNKNOWN:
-        return f"{holder.reason}; if you know that it is dead, delete {run.claim_path}"
-    return holder.reason
 
 
 def _death(code: int) -> str:

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from harness import attempts
 from harness import claim as claims
+from harness.files import RecordError
 from harness.launch.local import LaunchReport, available_cores, run_cells
 from harness.progress import CellView, Progress, describe, look
 from harness.record import RunDirectory
@@ -111,6 +112,23 @@ def test_every_cell_runs_once_and_a_second_command_starts_nothing(root: Path, tm
     assert again.outcomes == report.outcomes
     assert journal(tmp_path) == before
     assert [attempts.count(run.path) for run in runs] == [1, 1, 1, 1]
+
+
+def test_what_has_to_come_before_a_run_comes_right_before_it_and_may_fail_it(root: Path, tmp_path: Path) -> None:
+    runs = [make_run(root, seed) for seed in range(3)]
+    launch(runs[:1])
+    told: list[str] = []
+
+    def before(run: RunDirectory) -> None:
+        told.append(run.fingerprint)
+        assert attempts.count(run.path) == 0
+        if run is runs[2]:
+            raise RecordError("its configuration is another one's")
+
+    report = launch(runs, before=before)
+    assert told == [run.fingerprint for run in runs[1:]]  # the first has nothing to do
+    assert list(report.outcomes.values()) == ["complete", "complete", "failed"]
+    assert "its configuration is another one's" in report.errors[runs[2].fingerprint]
 
 
 def test_no_more_workers_than_asked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

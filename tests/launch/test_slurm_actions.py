@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -315,3 +317,71 @@ def test_the_local_launcher_does_not_start_a_cell_with_a_live_job(
     assert launcher.cell(first.fingerprint).status == "waiting"  # its job has ended: it may start
     held = launcher.cell(second.fingerprint)
     assert held.status == "elsewhere" and "job 100_1 waits; do=cancel frees the run" in held.note
+    cluster.fails("squeue", "Unable to contact slurm controller")
+    silent = local.Launcher([second], 1, Progress(console=Console(file=io.StringIO())), False, "x:y", {})
+    silent._settled(silent.cell(second.fingerprint))
+    note = silent.cell(second.fingerprint).note  # do=cancel would leave such a job alone
+    assert f"delete {second.path / 'ticket.json'}" in note and "do=cancel" not in note
+
+
+def test_a_local_command_leaves_the_settings_of_a_job_that_waits_alone(
+    command: Command, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.launch import local
+
+    command()
+    cluster.set("100_0", "CANCELLED")
+    (first, second) = runs(tmp_path)
+    started: list[str] = []
+
+    def spawn(self: local.Launcher, cell: local.Cell) -> None:
+        started.append(cell.run.fingerprint)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise OSError("no worker in this test")
+
+    monkeypatch.setattr(local.Launcher, "_spawn", spawn)
+    before = (second.path / "config.yaml").read_bytes()
+    assert command("launcher=local", "runtime.log_level=ERROR") == 130
+    assert started == [first.fingerprint] and "log_level: ERROR" in (first.path / "config.yaml").read_text()
+    assert (second.path / "config.yaml").read_bytes() == before
+
+
+def test_a_ticket_that_cannot_be_read_is_told_and_stops_no_other_cell(
+    command: Command, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command()
+    ticket = runs(tmp_path)[0].path / "ticket.json"
+    ticket.write_text("{")
+    cluster.set("100_1", "CANCELLED")
+    capsys.readouterr()
+    assert command("do=status") == 3 and f"delete {ticket}" in capsys.readouterr().out
+    assert command() == 0 and len(cluster.waiting()) == 2  # the other one again, beside the job of the first
+    assert "unknown: GRPO seed 0: its job is not known" in capsys.readouterr().err
+    assert command("do=cancel") == 3 and ticket.exists()
+
+
+def test_records_that_cannot_be_written_are_an_error_without_a_traceback(
+    command: Command, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = tmp_path / "slurm" / "cut short"
+    batch.mkdir(parents=True)
+    (batch / "batch.json").write_text("[]")
+    assert command() == 3
+    assert f"error: {batch / 'batch.json'}" in (said := capsys.readouterr().err) and "Traceback" not in said
+
+
+def test_who_works_on_a_cell_elsewhere_is_told_with_the_way_on(
+    command: Command, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+    from dataclasses import asdict, replace
+
+    from harness.owner import current_owner
+
+    command("seed=0")
+    cluster.set("100", "CANCELLED")
+    (run,) = runs(tmp_path)
+    run.claim_path.write_text(json.dumps(asdict(replace(current_owner(), host="login2", machine="another"))))
+    command("seed=0")
+    told = capsys.readouterr().err
+    assert "elsewhere: GRPO seed 0: process" in told and f"delete {run.claim_path}" in told
