@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from harness.launch.snapshot import environment as import_paths
 from harness.record import RunDirectory
 from harness.redaction import redact
 from harness.tracking_target import Target
@@ -75,6 +76,7 @@ def _start(runs: Sequence[Path], target: Target, interval: float) -> subprocess.
     # A session of its own: Ctrl-C in the terminal reaches the command only.
     process = subprocess.Popen(
         [sys.executable, "-m", "harness.tracking_importer"],
+        env={**os.environ, **import_paths()},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # what matters is in the reports

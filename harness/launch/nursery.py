@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.launch.snapshot import environment as import_paths
 from harness.worker import EXIT_FAILED, EXIT_HELD, THREAD_VARIABLES
 
 POLL_SECONDS = 0.1
@@ -141,9 +142,7 @@ class Nursery:
             environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONUNBUFFERED": "1"}
             environment.setdefault("PYTHONHASHSEED", "0")
             environment.setdefault("TOKENIZERS_PARALLELISM", "false")
-            # A method of the user's own (method.name=module:SPEC) is found where the command was given.
-            paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), str(Path.cwd())]
-            environment["PYTHONPATH"] = os.pathsep.join(paths)
+            environment |= import_paths()
             # A session of its own: Ctrl-C in the terminal reaches the launcher only.
             with log.open("ab") as complaints:
                 self._process = subprocess.Popen(

@@ -40,21 +40,27 @@ def snapshot(out: Path) -> Path:
     return target
 
 
-def environment(copy: Path, workdir: Path | None = None, inherited: str | None = None) -> dict[str, str]:
+def environment(copy: Path | None = None, workdir: Path | None = None, inherited: str | None = None) -> dict[str, str]:
     """Environment variables with which Python imports the copy, and nothing of the harness from elsewhere.
 
-    workdir: where the command was given (None: the current folder); modules of the user's own there, named by
-    `method.name=module:SPEC`, stay importable, after the copy. inherited: the PYTHONPATH before; None: of this process.
+    copy: None: the code that runs here, for processes that this one starts. workdir: where the command was given (None:
+    the current folder); modules of the user's own there, named by `method.name=module:SPEC`, stay importable, after the
+    copy. inherited: the PYTHONPATH before; None: of this process.
     """
     before = os.environ.get("PYTHONPATH", "") if inherited is None else inherited
-    paths = [str(copy), *(entry for entry in before.split(os.pathsep) if entry), str(workdir or Path.cwd())]
-    # Without PYTHONSAFEPATH `python -m` would look into the job's working folder first, which may hold the sources.
+    theirs = (entry for entry in before.split(os.pathsep) if entry)
+    paths = [str(copy or _installed()), *theirs, str(workdir or Path.cwd())]
+    # Without PYTHONSAFEPATH `python -m` would look into the working folder first, which may hold other sources.
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONSAFEPATH": "1"}
 
 
+def _installed() -> Path:
+    """Where the running code lies: all packages of the project are installed side by side."""
+    return Path(provenance.__file__).resolve().parents[1]
+
+
 def _package_folder(name: str) -> Path:
-    """Where the running code's package lies: all packages of the project are installed side by side."""
-    folder = Path(provenance.__file__).resolve().parents[1] / name
+    folder = _installed() / name
     if not (folder / "__init__.py").is_file():
         raise RecordError(f"{folder} is not a folder of files, so jobs cannot be given a copy of the package {name!r}")
     return folder

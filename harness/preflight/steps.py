@@ -27,6 +27,7 @@ from omegaconf import OmegaConf
 
 from harness import backbones
 from harness.config import BackboneConfig, LauncherConfig, RunConfig, TrackingConfig, VerlConfig
+from harness.launch.snapshot import environment as import_paths
 from harness.preflight.findings import OK, PROBLEM, WARNING, Finding, ProbeCache, Scope
 from harness.provenance import package_versions
 from harness.redaction import redact
@@ -230,8 +231,7 @@ def _process(orders: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Results of the child as they come; {"stopped": why} if it ends before its work does."""
     environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}
-    paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), str(Path.cwd())]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)  # where a method of the user's own is found
+    environment |= import_paths()
     process = subprocess.Popen(
         [sys.executable, "-m", "harness.preflight.probe"],
         stdin=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from harness.errors import ConfigError
 from harness.folders import check_writable
+from harness.launch.snapshot import environment as import_paths
 from harness.preflight.findings import OK, WARNING, Finding, Scope
 from harness.redaction import redact
 from harness.tracking_marks import sqlite_path
@@ -73,6 +75,7 @@ def _server_problem(scope: Scope, target: Target) -> str | None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "harness.preflight.tracker"],
+            env={**os.environ, **import_paths()},
             input=order,  # not an argument: an address may hold a password
             capture_output=True,
             text=True,

@@ -62,6 +62,18 @@ def test_what_a_run_needs_is_imported_once_and_no_thread_is_forked_away() -> Non
     assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1
 
 
+def test_workers_run_the_code_of_their_launcher_and_not_that_of_the_folder(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("harness", "harness/launch"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('the wrong code')\n")
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "log.txt"
+    assert ended(nursery, nursery.start(["--no-such-option"], log)) == EXIT_USAGE, log.read_text()
+    assert "the wrong code" not in log.read_text()
+
+
 def test_a_nursery_that_dies_is_made_again(nursery: Nursery, tmp_path: Path) -> None:
     assert ended(nursery, nursery.start(["--no-such-option"], tmp_path / "log.txt")) == EXIT_USAGE
     assert nursery._process is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import harness
 from harness import provenance
 from harness.files import DiskFullError, RecordError
 from harness.launch import snapshot as snapshots
@@ -195,6 +196,9 @@ def test_modules_of_the_user_stay_importable(copy: Path, tmp_path: Path) -> None
 def test_the_order_of_paths() -> None:
     found = environment(Path("/copy"), Path("/work"), "/a:/b::/work")
     assert found == {"PYTHONPATH": "/copy:/a:/b:/work", "PYTHONSAFEPATH": "1"}
+    installed = str(Path(harness.__file__).parents[1])
+    found = environment(workdir=Path("/work"), inherited="/a")  # for processes of this command
+    assert found == {"PYTHONPATH": f"{installed}:/a:/work", "PYTHONSAFEPATH": "1"}
 
 
 WHICH = "import json; from harness.provenance import this_code, equals_commit; c = this_code(); print(json.dumps([c, equals_commit(c['commit'] or '')]))"  # noqa: E501
