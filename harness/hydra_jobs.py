@@ -17,10 +17,11 @@ from harness.commandline import SEARCHPATH, CommandLine, as_override, parse
 from harness.compose import Composer, composer_over, render
 from harness.config import CommandConfig
 from harness.errors import ConfigError, Problem
+from harness.files import RecordError
 from harness.plan import Plan, build_plan
 from harness.schema import value
 from harness.stages import Cell
-from harness.states import FAILED, INTERRUPTED
+from harness.states import COMPLETE, PENDING, RUNNING, SUBMITTED
 
 
 def sweep(loader: Any, config: Any, launcher: Any, arguments: Sequence[str]) -> Any:
@@ -38,6 +39,8 @@ def sweep(loader: Any, config: Any, launcher: Any, arguments: Sequence[str]) -> 
         code = perform(composer, command)
     except ConfigError as error:
         code = _refuse(error)
+    except RecordError as error:
+        code = _cannot_record(error)
     if code != OK:
         sys.exit(code)
     return None
@@ -46,30 +49,37 @@ def sweep(loader: Any, config: Any, launcher: Any, arguments: Sequence[str]) -> 
 def launch(loader: Any, config: Any, launcher: Any, job_overrides: Sequence[Sequence[str]]) -> list[Any]:
     """Run the jobs of any sweeper; a Hydra JobReturn for each. For the plugin launchers.
 
-    A job is complete if its runs are, or wait in a queue; `return_value` is then the folder of its run.
+    A job is complete if its runs are, or have a job of the scheduler's that waits or runs; `return_value` is then the
+    folder of its run. All others failed, those too that were never started, with the reason.
     """
     from hydra.core.utils import JobReturn, JobStatus
 
     from harness import actions
-    from harness.plan import states
+    from harness.actions_slurm import look
 
     try:
         composer = _composer(loader, config)
         plan, of_job = merged(composer, [[*job, *launcher.arguments()] for job in job_overrides])
         code = actions.run(plan)
+        if code not in (OK, INCOMPLETE):
+            sys.exit(code)
+        state_of, jobs, notes = look(plan)
     except ConfigError as error:
         sys.exit(_refuse(error))
-    if code not in (OK, INCOMPLETE):
-        sys.exit(code)
-    state_of = states(plan)
+    except RecordError as error:
+        sys.exit(_cannot_record(error))
     found = []
     for overrides, names in zip(job_overrides, of_job, strict=True):
-        ended = {name: state_of[name] for name in names}
-        bad = [name for name in names if ended[name] in (FAILED, INTERRUPTED)]
+        bad: list[str] = []
+        for name in names:
+            state = state_of[name]
+            if state.state == COMPLETE or (name in jobs and state.state in (SUBMITTED, RUNNING)):
+                continue
+            why = state.error or notes.get(name) or ("it was not started" if state.state == PENDING else "")
+            bad.append(f"{name} is {state.state}{f' ({why})' if why else ''}")
         job = JobReturn(overrides=list(overrides), task_name="harness", working_dir=str(plan.runs / names[0]))
         job.status = JobStatus.FAILED if bad else JobStatus.COMPLETED
-        told = ", ".join(f"{name} is {ended[name]}" for name in bad)
-        job.return_value = RuntimeError(f"{told}; see {plan.runs}") if bad else str(plan.runs / names[0])
+        job.return_value = RuntimeError(f"{'; '.join(bad)}; see {plan.runs}") if bad else str(plan.runs / names[0])
         found.append(job)
     return found
 
@@ -186,6 +196,11 @@ def _command(composer: Composer, arguments: Sequence[str], typed: Sequence[str])
             fix = f"hydra/launcher says {command.fixed['launcher']}; give one of them"
             raise ConfigError(Problem("launcher", given, "command line", fix))
     return command
+
+
+def _cannot_record(error: RecordError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return INCOMPLETE
 
 
 def _refuse(error: ConfigError) -> int:

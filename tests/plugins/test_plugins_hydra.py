@@ -8,15 +8,20 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ext_package import PAGE, ROOT
 
+from harness import hydra_jobs
+from harness.cli import INCOMPLETE
 from harness.commandline import parse
 from harness.compose import composer
 from harness.errors import ConfigError
-from harness.hydra_jobs import job_overrides, merged
-from harness.plan import build_plan
+from harness.files import RecordError
+from harness.hydra_jobs import job_overrides, launch, merged
+from harness.plan import Plan, build_plan
+from harness.states import RunState
 
 LAB = re.findall(r"```python\n# lab.py\n(.*?)```", PAGE, re.DOTALL)[0]
 CONF = re.findall(r"```yaml\n# conf/lab.yaml\n(.*?)```", PAGE, re.DOTALL)[0]
@@ -108,6 +113,56 @@ def test_jobs_become_one_plan_with_a_row_for_each_difference() -> None:
     assert {cell.config.seed for cell in plan.cells} == {1}
     with pytest.raises(ConfigError, match=r"training\.lrr"):
         merged(hydra, [["training.lrr=1"]])
+
+
+@pytest.mark.parametrize(
+    ("state", "job", "told"),
+    [
+        ("complete", "", ""),
+        ("submitted", "7_0", ""),
+        ("running", "7_0", ""),
+        ("running", "", "is running"),
+        ("failed", "", "is failed (it broke)"),
+        ("pending", "", "is pending (it was not started)"),
+        ("pending", "7_0", "is pending (job 7_0 ended)"),
+    ],
+)
+def test_a_job_that_never_ran_is_not_told_to_hydra_as_completed(
+    monkeypatch: pytest.MonkeyPatch, state: str, job: str, told: str
+) -> None:
+    from hydra.core.utils import JobStatus
+
+    from harness import actions, actions_slurm
+
+    def look(plan: Plan) -> tuple[dict[str, RunState], dict[str, str], dict[str, str]]:
+        names = [cell.fingerprint for cell in plan.selected]
+        found = RunState(state, error="it broke" if state == "failed" else None)
+        jobs = dict.fromkeys(names, f"{job} WORD") if job else {}
+        return dict.fromkeys(names, found), jobs, dict.fromkeys(jobs, f"job {job} ended")
+
+    monkeypatch.setattr(hydra_jobs, "_composer", lambda loader, config: composer())
+    monkeypatch.setattr(actions, "run", lambda plan: INCOMPLETE)
+    monkeypatch.setattr(actions_slurm, "look", look)
+    (job_return,) = launch(None, None, SimpleNamespace(arguments=list), [["method=vanilla", "scale=test"]])
+    assert job_return.status == (JobStatus.FAILED if told else JobStatus.COMPLETED)
+    if told:
+        with pytest.raises(RuntimeError, match=re.escape(told)):
+            _ = job_return.return_value
+
+
+def test_records_that_cannot_be_read_are_an_error_of_the_multirun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness import actions
+
+    def breaks(plan: Plan) -> int:
+        raise RecordError("the disk is full")
+
+    monkeypatch.setattr(hydra_jobs, "_composer", lambda loader, config: composer())
+    monkeypatch.setattr(actions, "run", breaks)
+    with pytest.raises(SystemExit) as left:
+        launch(None, None, SimpleNamespace(arguments=list), [["method=vanilla", "scale=test"]])
+    assert left.value.code == INCOMPLETE and "error: the disk is full" in capsys.readouterr().err
 
 
 def test_plugins_import_nothing_that_is_heavy() -> None:
