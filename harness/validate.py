@@ -219,6 +219,10 @@ def _training(config: RunConfig, origin: Origin) -> Iterator[Problem]:
     if method.advantage.estimator == "grpo" and training.group_size < 2:
         fix = f"must be at least 2: row {method.id!r} compares the rollouts of one task (advantage.estimator=grpo)"
         yield Problem("training.group_size", str(training.group_size), origin("training.group_size"), fix)
+    skill = method.skill
+    if (skill.source, skill.router) == ("own_trajectory", "random") and training.tasks_per_step < 2:
+        fix = f"must be at least 2: row {method.id!r} exchanges the skills of a step's tasks (skill.router=random)"
+        yield Problem("training.tasks_per_step", str(training.tasks_per_step), origin("training.tasks_per_step"), fix)
     episodes = training.tasks_per_step * training.group_size
     if training.mini_batches > episodes:
         fix = f"cannot be more than the {episodes} episodes of a step (tasks_per_step x group_size)"

@@ -26,6 +26,7 @@ from methods.grpo import base_advantage
 from methods.interface import Batch, MethodConfig
 from methods.signal import EPISODE, masked_mean, skill_shift
 from methods.teacher import LibraryTeacher, check_library_teacher
+from methods.validation import rewarded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,7 +152,7 @@ def check_auxiliary(config: MethodConfig, weights: tuple[str, ...], policy_gradi
     check_library_teacher(config, weights)
     row = f"row {config.id!r} (method.name={config.name})"
     estimator, pg_coef = config.advantage.estimator, config.advantage.pg_coef
-    if policy_gradient and (estimator == "none" or not pg_coef):
+    if policy_gradient and not rewarded(config):
         raise ValueError(
             f"{row} sets method.advantage.estimator={estimator} and method.advantage.pg_coef={pg_coef}, but it learns "
             "from outcome rewards too; set grpo or gigpo and a positive weight, or use the method without rewards"

@@ -9,12 +9,23 @@ from __future__ import annotations
 from core.names import require_known
 from methods.interface import ScheduleConfig
 
-KINDS = ("constant", "linear", "window")
+KINDS = {"constant": (), "linear": ("length",), "window": ("start", "stop")}  # kind -> keys that it reads
+_KEYS = tuple(key for keys in KINDS.values() for key in keys)
 
 
 def check_schedule(config: ScheduleConfig) -> None:
-    """Raise ValueError if the schedule cannot be followed."""
-    require_known("method.schedule.kind", config.kind, KINDS)
+    """Raise ValueError if the schedule cannot be followed, or holds a key that its kind would silently ignore."""
+    require_known("method.schedule.kind", config.kind, tuple(KINDS))
+    unread = ScheduleConfig()
+    for key in _KEYS:
+        given = getattr(config, key)
+        if key not in KINDS[config.kind] and given != getattr(unread, key):
+            other = next(kind for kind, keys in KINDS.items() if key in keys)
+            default = "null" if getattr(unread, key) is None else getattr(unread, key)
+            raise ValueError(
+                f"method.schedule.{key}={given} is read by method.schedule.kind={other} only, but the kind is "
+                f"{config.kind}; set it to {default}, or choose that kind"
+            )
     if config.length is not None and config.length < 1:
         raise ValueError(
             f"method.schedule.length={config.length} must be at least 1 step, or null for the planned steps"

@@ -36,7 +36,8 @@ def check_values(config: MethodConfig) -> None:
 
 
 def check_base(config: MethodConfig, name: str) -> None:
-    """Raise ValueError for keys that a method without any teacher (`name`) would silently ignore."""
+    """Raise ValueError for keys that a method without any teacher (`name`) would silently ignore, and for one that has
+    nothing to learn from."""
     row = f"row {config.id!r}"
     if not config.trains:
         raise ValueError(f"method.trains=false: {row} uses {name}, which trains; use method.name=vanilla instead")
@@ -50,6 +51,17 @@ def check_base(config: MethodConfig, name: str) -> None:
             f"{row} sets method.skill.source=own_trajectory, but {name} analyses nothing; use none, library, or "
             "method.name=opid"
         )
+    if not rewarded(config):
+        raise ValueError(
+            f"{row} sets method.advantage.estimator={config.advantage.estimator} and method.advantage.pg_coef="
+            f"{config.advantage.pg_coef}, but {name} learns from outcome rewards alone: nothing would be learnt; set "
+            "an estimator and a positive weight, or use method.name=vanilla"
+        )
+
+
+def rewarded(config: MethodConfig) -> bool:
+    """Whether the outcome reward has a part in the loss."""
+    return config.advantage.estimator != "none" and config.advantage.pg_coef != 0
 
 
 def _check_numbers(config: MethodConfig, where: str) -> None:
@@ -70,7 +82,6 @@ def _check_numbers(config: MethodConfig, where: str) -> None:
     shares = {
         "method.advantage.gamma": config.advantage.gamma,
         "method.advantage.similarity": config.advantage.similarity,
-        "method.teacher.decay": config.teacher.decay,
     }
     for key, value in shares.items():
         if not 0 <= value <= 1:
@@ -81,6 +92,17 @@ def _check_numbers(config: MethodConfig, where: str) -> None:
         raise ValueError(
             f"method.teacher.run={config.teacher.run} does not fit method.teacher.weights={config.teacher.weights}: a "
             f"frozen teacher, and no other, names the method whose run gives its weights {where}"
+        )
+    decay, moving = config.teacher.decay, config.teacher.weights == "ema"
+    if moving and not 0 < decay < 1:
+        raise ValueError(
+            f"method.teacher.decay={decay} must be above 0 and below 1: at 0 the moving average is the policy itself "
+            f"(method.teacher.weights=old), at 1 it never moves {where}"
+        )
+    if not moving and decay != 0:
+        raise ValueError(
+            f"method.teacher.decay={decay} is read by method.teacher.weights=ema only, but they are "
+            f"{config.teacher.weights}; set it to 0, or choose ema {where}"
         )
     clip = config.signal.clip
     if clip is not None and not (math.isfinite(clip) and clip > 0):

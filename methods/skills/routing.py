@@ -68,14 +68,9 @@ def exchange_skills(
     other tasks (thus of other task groups), by a generator that depends only on (seed, step, trajectory index). A
     trajectory keeps the positions of its own critical steps; their texts are the donor's step skills in order,
     repeated if there are too few. If that donor has none, another donor gives them; if no donor has any, those steps
-    get the donor's episode skill. A trajectory without any donor gets None.
-    Raises ValueError if the whole batch is about one task.
+    get the donor's episode skill. A trajectory without any donor gets None: a step may be about one task, where the end
+    of an epoch draws it again or the environments of the others broke.
     """
-    if len({t.task_id for t in trajectories}) == 1 and any(a is not None for a in analyses.values()):
-        raise ValueError(
-            "method.skill.router=random needs trajectories of at least two tasks in a step, this step has one; "
-            "raise training.tasks_per_step (or the number of training tasks)"
-        )
     exchanged: dict[int, Analysis | None] = {}
     missing = 0
     for trajectory in trajectories:

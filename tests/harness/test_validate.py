@@ -146,6 +146,13 @@ def _opid() -> dict[str, Any]:
     return {"method": method}
 
 
+def test_skills_are_exchanged_between_tasks_of_a_step(stand_in_env: None) -> None:
+    given = _opid() | {"method__skill__router": "random", "training__tasks_per_step": 1}
+    (found,) = (text for text in told(**given) if text.startswith("training."))
+    assert found.startswith("training.tasks_per_step=1 (origin of training.tasks_per_step): must be at least 2")
+    assert not [t for t in told(**given | {"training__tasks_per_step": 2}) if t.startswith("training.")]
+
+
 def test_an_environment_without_hindsight_cannot_carry_opid(
     stand_in_env: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -300,6 +300,21 @@ def test_random_router_uses_other_skills_and_counts_missing_donors() -> None:
         assert played[donor].group != played[request.trajectory].group
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_step_about_one_task_has_no_donor_and_goes_on(broken: bool) -> None:
+    """An epoch that ends may give a task twice; the other tasks' episodes may all be lost."""
+    played = trajectories(groups=2, size=2)
+    for trajectory in played[2:]:
+        if broken:
+            trajectory.failure = "broke"
+        else:
+            trajectory.task_id = played[0].task_id
+    method = registry.build(opid_config("random"), context())
+    method.after_rollout(1, played)
+    assert method.teacher_requests(1, played) == []
+    assert method.metrics(1, make_batch(1))["without_donor"] == (2 if broken else 4)
+
+
 def test_metrics() -> None:
     batch = make_batch(16, "growing")
     method = registry.build(opid_config(coef=0.5, clip=1.0), context())
