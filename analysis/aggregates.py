@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,6 +13,7 @@ from analysis.cells import ALL, Cell, Metric, measured, ordered_types
 from analysis.collect import Records
 from analysis.compare import reference_lines
 from analysis.evaluations import Evaluation, Measurements
+from analysis.text import listed
 
 EVERYWHERE = "all environments"
 APART = ("unseen", "held_out")  # panels that stand by themselves: a row's first panel is none of them
@@ -23,14 +24,15 @@ def aggregate_cells(records: Records, measurements: Measurements, reference: str
     references = reference_lines(records.lines, reference)
     for (line, place), mine in sorted(measurements.found.items(), key=lambda item: item[0]):
         here = records.lines[line]
-        if here.stage or (scores := type_scores([mine])) is None:
+        scores, left_out = type_scores([mine])
+        if here.stage or scores is None:
             continue
-        cell = _cell(records, measurements, line, place, ALL)
+        cell = replace(_cell(records, measurements, line, place, ALL), note=left_out)
         yield replace(cell, interval=stats.iqm_of_runs(scores), n_tasks=mine.tasks.size, protocol=mine.protocol)
         theirs = measurements.found.get((references.get(here.setting, -1), place))
         if here.row == reference or theirs is None or not _alike(mine, theirs):
             continue
-        yield from _improvement(cell, scores, type_scores([theirs]), reference)
+        yield from _improvement(cell, scores, type_scores([theirs])[0], reference)
         if (least := _detectable(mine, theirs)) is not None:
             yield replace(cell, metric=Metric.DETECTABLE, unit="points", reference=reference, interval=least)
     yield from _everywhere(records, measurements, reference)
@@ -59,15 +61,27 @@ def _improvement(
         yield replace(cell, metric=Metric.IMPROVEMENT, reference=reference, interval=interval)
 
 
-def type_scores(evaluations: Sequence[Evaluation]) -> list[stats.Array] | None:
-    """Success [runs, task types] of each evaluation; None with fewer than three runs in one of them."""
-    tables = []
+def type_scores(evaluations: Sequence[Evaluation]) -> tuple[list[stats.Array] | None, str]:
+    """Success [runs, task types] of each evaluation (None: fewer than three runs in one), and which are left out.
+
+    A run with nothing graded in some task type has no score there, and is in none of these numbers.
+    """
+    tables, without = [], []
     for e in evaluations:
-        columns = [e.types == kind for kind in ordered_types(sorted(set(e.types.tolist())))]
-        by_type = [stats.average_by_seed(e.success[:, c], e.types[c], macro=False) for c in columns]
-        table = np.stack(by_type, axis=1)
-        tables.append(table[np.isfinite(table).all(axis=1)])
-    return tables if all(len(table) >= stats.MIN_RUNS for table in tables) else None
+        table, seeds = scores_by_type(e)
+        tables.append(table)
+        without += seeds
+    told = f"without seed {listed(dict.fromkeys(without))}: nothing graded in a task type" if without else ""
+    return (tables if all(len(table) >= stats.MIN_RUNS for table in tables) else None), told
+
+
+def scores_by_type(e: Evaluation) -> tuple[stats.Array, list[int]]:
+    """Success [runs, task types] of the runs that have a score in every type, and the seeds of the others."""
+    columns = [e.types == kind for kind in ordered_types(sorted(set(e.types.tolist())))]
+    by_type = [stats.average_by_seed(e.success[:, c], e.types[c], macro=False) for c in columns]
+    table = np.stack(by_type, axis=1)
+    whole = np.isfinite(table).all(axis=1)
+    return table[whole], e.seeds[~whole].tolist()
 
 
 def _alike(mine: Evaluation, theirs: Evaluation) -> bool:
@@ -96,7 +110,10 @@ def _detectable(mine: Evaluation, theirs: Evaluation) -> stats.Interval | None:
 
 
 def _everywhere(records: Records, measurements: Measurements, reference: str) -> Iterator[Cell]:
-    """Rows of several environments: on the first panel of each, without skills where there is such an evaluation."""
+    """Rows of several environments: on the first panel of each, without skills where there is such an evaluation.
+
+    A row is compared only where the reference was evaluated on the same panels, with skills in the same prompts.
+    """
     rows: dict[tuple[object, ...], dict[str, dict[str, int]]] = {}
     for number, line in enumerate(records.lines):
         if not line.stage:
@@ -111,18 +128,31 @@ def _everywhere(records: Records, measurements: Measurements, reference: str) ->
             places = {env: _first(measurements.places.get(line, ())) for env, line in sorted(by_env.items())}
             evaluations = {env: measurements.found.get((by_env[env], place)) for env, place in places.items()}
             known = [e for e in evaluations.values() if e is not None]
-            if len(known) == len(wanted) and (scores := type_scores(known)) is not None:
-                found[row] = (by_env[min(by_env)], places[min(places)], known, scores)
-        for row, (number, place, known, scores) in found.items():
-            cell = _cell(records, measurements, number, place, EVERYWHERE)
+            scores, left_out = type_scores(known)
+            if len(known) == len(wanted) and scores is not None:
+                told = "; ".join(part for part in (_where(places), left_out) if part)
+                found[row] = (by_env[min(by_env)], places, known, scores, told)
+        for row, (number, places, known, scores, told) in found.items():
+            cell = replace(_cell(records, measurements, number, places[min(places)], EVERYWHERE), note=told)
             tasks = sum(e.tasks.size for e in known)
             yield replace(cell, interval=stats.iqm_of_runs(scores), n_tasks=tasks)
             if row != reference and reference in found:
-                _, _, others, theirs = found[reference]
-                if all(_alike(a, b) for a, b in zip(known, others, strict=True)):
+                _, there, others, theirs, _ = found[reference]
+                if places == there and all(_alike(a, b) for a, b in zip(known, others, strict=True)):
                     yield from _improvement(cell, scores, theirs, reference)
 
 
-def _first(places: Sequence[str]) -> str:
+def _where(places: Mapping[str, str]) -> str:
+    """`alfworld: seen, skills off; webshop: test, skills off`"""
+    return "; ".join(f"{env}: {place.replace('/', ', skills ')}" for env, place in places.items())
+
+
+def _first(places: Iterable[str]) -> str:
+    """The place that stands for a row: its first panel, without skills where there is such an evaluation."""
     ranked = sorted(places, key=lambda p: (p.rpartition("/")[0] in APART, not p.endswith("/off"), p))
     return ranked[0] if ranked else ""
+
+
+def first_panel(panels: Iterable[str]) -> str:
+    """The panel that a row is trained for; empty if there is none: APART ones stand by themselves."""
+    return min((panel for panel in panels if panel not in APART), default="")

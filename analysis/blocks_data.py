@@ -1,4 +1,4 @@
-"""Tables about data: other panels, fractions of the training tasks, and aggregates over task types."""
+"""Tables about data: other panels, fractions of the training tasks or steps, and aggregates over task types."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.aggregates import EVERYWHERE
 from analysis.cells import ALL, Cell, Metric
+from analysis.fractions import counted
 from analysis.generalisation import OTHERS, SEEN
 from analysis.render import LEFT, RIGHT, Block, Text
 from analysis.tableset import Tables, about, line_label
@@ -55,8 +56,13 @@ def gap_block(tables: Tables) -> Block | None:
 
 
 def fraction_block(tables: Tables) -> Block | None:
-    """Success by fraction of the training tasks, with the area; None unless fractions differ."""
+    """Success by fraction of the training tasks or steps, with the area; None unless fractions differ."""
     fractions = sorted({fraction for curve in tables.curves for fraction in curve.lines})
+    what = counted(tables.records.lines[line] for curve in tables.curves for line in curve.lines.values())
+    told = {
+        "tasks": "fractions are nested: each run is trained on so much of one order of the tasks, for all steps",
+        "steps": "each run is trained for so much of the steps, on all tasks",
+    }
     label = tables.label_of(tables.reference)
     rows = []
     for curve in tables.curves:
@@ -78,17 +84,19 @@ def fraction_block(tables: Tables) -> Block | None:
         rows.append((*map(Text, start), *scores, _entry(area), _entry(change), last))
     if not rows:
         return None
+    shown = {"tasks": "data"}.get(what, what)
     return Block(
-        "Sample efficiency: success by fraction of the training tasks",
+        f"Sample efficiency: success by fraction of the training {what}",
         (
-            *("Row", "Panel", "Seeds", *(f"{fraction:.0%} of data" for fraction in fractions)),
+            *("Row", "Panel", "Seeds", *(f"{fraction:.0%} of {shown}" for fraction in fractions)),
             *("Area %", f"Δ area to {label}", "p (Holm)"),
         ),
         tuple(rows),
-        "Micro success in per cent, mean over seeds [95 % interval]; fractions are nested. Area: under each seed's own "
-        "curve over the range of fractions (trapezoids, linear axis), mean over seeds that are complete on every "
-        "fraction [95 % t interval]; nothing is interpolated over a missing run. Seeds: those behind the area. Bold: "
-        "the interval excludes zero (note 3).",
+        "Micro success in per cent, mean over seeds [95 % interval]; "
+        f"{'; '.join(told[each] for each in what.split(' or '))}. Area: under each seed's own curve over the range of "
+        "fractions (trapezoids, linear axis), mean over seeds that are complete on every fraction and were measured "
+        "alike on all of them [95 % t interval]; nothing is interpolated over a missing run. Seeds: those behind the "
+        "area. Bold: the interval excludes zero (note 3).",
         LEFT * 2 + RIGHT * (4 + len(fractions)),
     )
 
@@ -100,10 +108,12 @@ def aggregate_block(tables: Tables) -> Block | None:
     for line, place, column in dict.fromkeys((key[0], key[1], key[3]) for key in tables.aggregates):
         metrics = (Metric.IQM, Metric.IMPROVEMENT, Metric.DETECTABLE)
         cells = [tables.aggregates.get((line, place, metric, column)) for metric in metrics]
-        where = EVERYWHERE if column == EVERYWHERE else f"{line.env}, {about(place)}"
+        here = next(cell for cell in cells if cell is not None)
+        # A row over all environments says where it was evaluated in each of them.
+        where = f"{EVERYWHERE} ({here.note})" if column == EVERYWHERE else f"{line.env}, {about(place)}"
         name = line_label(tables, line, place, env=False)
-        runs = next(cell.n_seeds for cell in cells if cell is not None)
-        rows.append((Text(name), Text(where), Text(str(runs)), *map(_value, cells)))
+        told = "" if column == EVERYWHERE or not here.note else f" ({here.note})"
+        rows.append((Text(name), Text(where + told), Text(str(here.n_seeds)), *map(_value, cells)))
     if not rows:
         return None
     return Block(
@@ -111,8 +121,9 @@ def aggregate_block(tables: Tables) -> Block | None:
         ("Row", "Where", "Seeds", "Interquartile mean %", f"P(better than {label}) %", "Detectable Δ, points"),
         tuple(rows),
         "For rows with three seeds or more. A score is one run's success on one task type. Interquartile mean: without "
-        "the lowest and highest quarter of scores; P: that a run beats one of the other row, mean over task types, "
-        "ties half (50: no difference). Intervals: 95 % percentiles of whole runs drawn again, too narrow with few "
+        "the lowest and highest quarter of scores (of fewer than four, all count); P: that a run beats one "
+        "of the other row, mean over task types, ties half (50: no difference), where both were evaluated alike, with "
+        "skills in the prompt or without. Intervals: 95 % percentiles of whole runs drawn again, too narrow with few "
         f"seeds. Detectable: smallest micro difference to {label} that a paired t test over these seeds would find in "
         "four of five cases, from the spread of their differences; smaller ones were out of reach.",
         LEFT * 2 + RIGHT * 4,

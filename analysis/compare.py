@@ -17,6 +17,8 @@ from analysis.collect import Records
 from analysis.evaluations import Evaluation, Measurements, refused
 from analysis.plan import Line
 
+ALONE = "a task type has one task here: no bootstrap interval, so never bold"
+
 
 def reference_lines(lines: Sequence[Line], row: str) -> dict[tuple[str, str, float, str, str], int]:
     """Setting (backbone, environment, fraction, scale, protocol) -> index of the line of `row` in it."""
@@ -49,7 +51,7 @@ def difference_cells(records: Records, measurements: Measurements, row: str | No
                 if theirs is None and plain != place and (theirs := found.get((other, plain))):
                     note = f"with skills in its prompt, {records.lines[other].label} without"
             status = refused(measurements.refusals, line, place)
-            why = _why_not(reference, other, mine, theirs, status)
+            why = why_not(reference, other, mine, theirs, status)
             cell = Cell(
                 line=here,
                 place=place,
@@ -69,9 +71,15 @@ def difference_cells(records: Records, measurements: Measurements, row: str | No
     return with_holm(cells)
 
 
-def _why_not(
-    row: str, other: int | None, mine: Evaluation | None, theirs: Evaluation | None, status: Status | None
+def unlike(mine: Evaluation, theirs: Evaluation) -> str:
+    """In what two evaluations were not measured alike, in words; empty if in nothing."""
+    return ", ".join(IN_WORDS[name] for name in PROTOCOL if mine.protocol[name] != theirs.protocol[name])
+
+
+def why_not(
+    row: str, other: int | None, mine: Evaluation | None, theirs: Evaluation | None, status: Status | None = None
 ) -> str:
+    """Why there is no difference to `row`, whose line here is `other`; empty if there is one. status: if refused"""
     if status:
         return f"records are {status.value}"
     if mine is None:
@@ -80,9 +88,8 @@ def _why_not(
         return f"no row {row} in this setting"
     if theirs is None:
         return f"{row} has no usable evaluation here"
-    unlike = [IN_WORDS[name] for name in PROTOCOL if mine.protocol[name] != theirs.protocol[name]]
-    if unlike:
-        return f"{row} was measured with another {', '.join(unlike)}"
+    if what := unlike(mine, theirs):
+        return f"{row} was measured with another {what}"
     if not np.intersect1d(mine.seeds, theirs.seeds).size:
         return f"no seed in common with {row}"
     return ""
@@ -112,7 +119,9 @@ def _difference(cell: Cell, table: NDArray[np.float64], types: NDArray[np.object
         return replace(cell, status=Status.INVALID, note="nothing graded in both rows in some seed")
     tested = paired(by_seed, stats.hierarchical_bootstrap(table, types, macro))
     tested["significant"] = tested["significant"] and not cell.note
-    return replace(cell, status=measured(cell.line), **tested)
+    alone = np.unique(types.astype(str), return_counts=True)[1].min() == 1
+    note = "; ".join(part for part in (cell.note, ALONE if alone else "") if part)
+    return replace(cell, status=measured(cell.line), note=note, **tested)
 
 
 def _common(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

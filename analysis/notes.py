@@ -9,7 +9,7 @@ from analysis.collect import Records
 from analysis.curves import WINDOW
 from analysis.setting_notes import setting_notes
 from analysis.tableset import Tables
-from analysis.text import number
+from analysis.text import listed, number
 
 SCALES = {
     "local": (
@@ -62,7 +62,8 @@ def notes(tables: Tables) -> tuple[str, ...]:
         f"Bold ▲ (better) and ▼ (worse): the paired difference to {reference} on the same seeds and tasks has a 95 % t "
         "interval over seeds and a bootstrap interval that both exclude zero. A difference is bold by the same rule in "
         "either direction; nothing else is bold. Areas under curves and gaps between panels have no tasks to pair: "
-        f"there the t interval alone decides. Rows with another prompt than {reference}'s are never marked.",
+        f"there the t interval alone decides. Rows with another prompt than {reference}'s are never marked, and "
+        "nothing is on a panel that has one task of some type: there is no bootstrap interval.",
         _attainable(tables),
         "Micro: mean of success over the tasks of the panel. Macro: unweighted mean over task types of their mean "
         "success. Every task is played the same number of times; excluded episodes (infrastructure failures) are in "
@@ -95,9 +96,11 @@ def notes(tables: Tables) -> tuple[str, ...]:
 
 
 def _attainable(tables: Tables) -> str:
-    counts = sorted({n for n in tables.complete.values() if n})
+    families = [*tables.versus.values(), tables.versus_base]
+    counts = sorted({cell.n_seeds for family in families for cell in family.values() if cell.n_seeds})
     if not counts:
-        return "No run is complete, so no test was made."
+        done = any(tables.complete.values())
+        return f"No {'rows could be compared' if done else 'run is complete'}, so no test was made."
     n = counts[-1]
     paired, split = stats.smallest_sign_flip_p(n), stats.smallest_permutation_p(n, n)
     verdict = "can reach 0.05" if paired <= 0.05 else "cannot reach 0.05"
@@ -109,6 +112,8 @@ def _attainable(tables: Tables) -> str:
         if n > 1
         else ""
     )
+    if len(counts) > 1:
+        found += f" That is for the comparisons with most seeds; others rest on {listed(counts[:-1])}, and find less."
     return (
         f"With {n} {'seed' if n == 1 else 'seeds'}, {start}the smallest attainable two-sided p is {paired:.3g} when "
         f"seeds are paired (sign flips, which {verdict}) and {split:.3g} for {n} against {n} unpaired seeds.{found}"

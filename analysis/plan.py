@@ -52,6 +52,11 @@ class Line:
     analyzer: str | None = field(compare=False, default="")
 
     @property
+    def share(self) -> str:
+        """`20% of data` or `20% of steps`"""
+        return f"{self.fraction:.0%} of {'steps' if self.fraction_of == 'steps' else 'data'}"
+
+    @property
     def setting(self) -> tuple[str, str, float, str, str]:
         """Everything but the row: lines are compared only within one setting."""
         return (self.backbone, self.env, self.fraction, self.scale, self.protocol)

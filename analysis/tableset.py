@@ -128,7 +128,7 @@ def line_label(tables: Tables, line: Line, place: str = "", letters: bool = Fals
     for name, text in (
         ("env", line.env),
         ("backbone", line.backbone),
-        ("fraction", f"{line.fraction:.0%} of data"),
+        ("fraction", line.share),
         ("scale", f"scale {line.scale}"),
         ("protocol", f"protocol {line.protocol}"),
     ):

@@ -108,7 +108,7 @@ def _differences(tables: Tables, env: str, versus: Sequence[str]) -> Block | Non
         return None
     header = ("Row", *(f"− {tables.label_of(row)}, {panel}" for row, panel in columns))
     starred = any(entry.text.endswith("*") for row in rows for entry in row)
-    told = "* not comparable, or with another prompt: see the files." if starred else ""
+    told = "* not comparable, another prompt, or a task type with one task only: see the files." if starred else ""
     name = _named("paired differences, micro, points [95 % t interval over seeds]", tables, env)
     return Block(name, header, tuple(rows), told)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "overall": "success of every row on every panel, with interval and seeds",
     "training_curves": "success, episode length and invalid actions while training, by steps and by time",
-    "sample_efficiency": "success against the fraction of the training tasks",
+    "sample_efficiency": "success against the fraction of the training tasks or steps",
     "seen_unseen": "one checkpoint on seen tasks and on unseen ones or held-out types, paired per seed",
     "ablation": "every row minus its base row, paired",
     "critical_steps": "steps per trajectory that got a skill of their own",

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import stats
-from analysis.cells import ordered_types
+from analysis.aggregates import APART, first_panel, scores_by_type
 from analysis.figures import bands
-from analysis.figures.seen_unseen import UNSEEN
 from analysis.figures.sources import Array, Sources
 from analysis.figures.style import SMALL, Drawn, Look, finish, grid, looks, per_cent, sheet, slug
 from analysis.text import listed, number
@@ -77,14 +75,15 @@ def draw(sources: Sources) -> Iterator[Drawn]:
 
 
 def _panels(sources: Sources, lines: Sequence[int]) -> list[dict[str, str]]:
-    """Environment -> panel: once for what a row is trained for, once for unseen tasks, where there are any."""
+    """Environment -> panel: once for what a row is trained for, once for each panel that stands apart, where it is."""
     known: dict[str, set[str]] = {}
     for line in lines:
         places = sources.measurements.places[line]
         known.setdefault(sources.records.lines[line].env, set()).update(p.rpartition("/")[0] for p in places)
-    plain = {env: min(panels - {UNSEEN}) for env, panels in sorted(known.items()) if panels - {UNSEEN}}
-    far = {env: UNSEEN for env, panels in sorted(known.items()) if UNSEEN in panels}
-    return [panels for panels in (plain, far) if panels]
+    ordered = sorted(known.items())
+    plain = {env: first for env, panels in ordered if (first := first_panel(panels))}
+    far = ({env: apart for env, panels in ordered if apart in panels} for apart in APART)
+    return [panels for panels in (plain, *far) if panels]
 
 
 def _rows(sources: Sources, lines: Sequence[int], panels: dict[str, str]) -> tuple[list[Scores], list[str]]:
@@ -93,21 +92,17 @@ def _rows(sources: Sources, lines: Sequence[int], panels: dict[str, str]) -> tup
     for line in lines:
         here = sources.records.lines[line]
         of_row.setdefault(here.row, {})[here.env] = line
-    rows, left_out = [], []
+    rows, left_out, partial = [], [], list[str]()
     for by_env in of_row.values():
         first = next(iter(by_env.values()))
-        tables, places = [], []
+        tables, places, dropped = [], [], list[int]()
         for env, panel in panels.items():
             places.append(_place(sources, by_env.get(env), panel))
             evaluation = sources.measurements.found.get((by_env.get(env, -1), places[-1]))
             if evaluation is not None:
-                types = ordered_types(sorted(set(evaluation.types.tolist())))
-                columns = [evaluation.types == each for each in types]
-                values = [
-                    stats.average_by_seed(evaluation.success[:, c], evaluation.types[c], macro=False) for c in columns
-                ]
-                table = np.stack(values, axis=1)
-                tables.append(table[np.isfinite(table).all(axis=1)])
+                table, without = scores_by_type(evaluation)
+                tables.append(table)
+                dropped += without
         label = sources.label(first, places[0])
         if len(tables) < len(panels):
             left_out.append(f"{label}: no usable evaluation")
@@ -115,7 +110,10 @@ def _rows(sources: Sources, lines: Sequence[int], panels: dict[str, str]) -> tup
             left_out.append(f"{label}: {seeds} {'seed' if seeds == 1 else 'seeds'}")
         else:
             rows.append(Scores(by_env[next(iter(panels))], places[0], tuple(tables)))
-    return rows, left_out
+        if dropped and len(tables) == len(panels):
+            partial.append(f"{label} seed {listed(dict.fromkeys(dropped))}")
+    # Said of rows that are shown and of those that have too few seeds for it.
+    return rows, [*left_out, *(f"{who}: nothing graded in a task type" for who in partial)]
 
 
 def _place(sources: Sources, line: int | None, panel: str) -> str:
@@ -125,7 +123,8 @@ def _place(sources: Sources, line: int | None, panel: str) -> str:
 
 # ------------------------------------------------------------------------------------------- numbers
 def interquartile_mean(values: Array) -> Array:
-    """Of each row of [B, N]: the mean without the lowest and the highest quarter (floor(N / 4) values each)."""
+    """Of each row of [B, N]: the mean without the lowest and the highest quarter (floor(N / 4) values each: of fewer
+    than four values, the plain mean)."""
     cut = values.shape[1] // 4
     return np.asarray(np.sort(values, axis=1)[:, cut : values.shape[1] - cut].mean(axis=1))
 
@@ -175,7 +174,9 @@ def _figure(
         "resamples of whole runs; a band holds at each threshold by itself. They rest on "
         f"{few} {'runs' if few == max(row.seeds for row in rows) else 'runs or more'} a row"
         f"{', which makes them too narrow: read them as the least uncertainty' if few < 10 else ''}.",
-        f"Not shown, because {MIN_SEEDS} complete seeds are needed: {'; '.join(left_out)}." if left_out else "",
+        f"Not shown, because {MIN_SEEDS} seeds with a score in every task type are needed: {'; '.join(left_out)}."
+        if left_out
+        else "",
         *sources.legend_notes(labels),
         *sources.troubles([row.line for row in rows], [row.place for row in rows]),
     ]

@@ -1,4 +1,4 @@
-"""Success against the fraction of the training tasks that a run trains on."""
+"""Success against the fraction of the training tasks, or steps, that a run trains on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from analysis.figures import bands
 from analysis.figures.overall import seed_values
 from analysis.figures.sources import Sources, interval_note
 from analysis.figures.style import Drawn, Look, finish, grid, looks, per_cent, sheet, slug
+from analysis.fractions import counted
 from analysis.text import EVALUATION_ONLY
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def draw(sources: Sources) -> Iterator[Drawn]:
     several = {key: {row: c for row, c in rows.items() if len(c) > 1} for key, rows in found.items()}
     several = {key: rows for key, rows in several.items() if rows}
     if not several:
-        yield Drawn(family, None, "no row is planned on more than one fraction of the training tasks")
+        yield Drawn(family, None, "no row is planned on more than one fraction of the training tasks or steps")
     for key, rows in several.items():
         parts = [
             key[0],
@@ -52,7 +53,8 @@ def draw(sources: Sources) -> Iterator[Drawn]:
         for index, group in enumerate(groups, 1):
             part = f" ({index} of {len(groups)})" if len(groups) > 1 else ""
             chosen = [rows[sources.records.lines[line].row] for line in group]
-            title = sources.title(f"success by fraction of the training tasks{part}", " · ".join(parts))
+            what = counted(sources.records.lines[i] for curve in rows.values() for i in curve.values())
+            title = sources.title(f"success by fraction of the training {what}{part}", " · ".join(parts))
             yield _figure(sources, slug(name, index if part else ""), title, chosen)
 
 
@@ -83,7 +85,7 @@ def _figure(sources: Sources, name: str, title: str, curves: Sequence[Curve]) ->
         if index % across == 0:
             axes.set_ylabel("success, micro, %")
         if index + across >= len(places):
-            axes.set_xlabel("fraction of the training tasks")
+            axes.set_xlabel(f"fraction of the training {counted(sources.records.lines[i] for i in lines)}")
             axes.tick_params(labelbottom=True)
     labels = [sources.label(next(iter(curve.values()))) for curve in curves]
     handles = [bands.handle(look, label) for look, label in zip(looks(), labels, strict=False)]

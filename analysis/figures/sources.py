@@ -134,7 +134,7 @@ class Sources:
         parts = [line.env]
         for name, text in (
             ("backbone", line.backbone),
-            ("fraction", f"{line.fraction:.0%} of data"),
+            ("fraction", line.share),
             ("scale", f"scale {line.scale}"),
             ("protocol", f"protocol {line.protocol}"),
         ):

@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 
 from analysis import stats
-from analysis.aggregates import EVERYWHERE
-from analysis.cells import ALL, Metric, Status
+from analysis.cells import Metric, Status
 from analysis.collect import collect
-from analysis.figures.profile import interquartile_mean as of_figure
-from analysis.figures.profile import resampled
-from analysis.render import Block, markdown_block
+from analysis.render import Block, markdown, markdown_block
 from analysis.table_csv import csv_text
 from analysis.tables import document, make_tables
-from analysis.terminal import terminal
 
 ROWS = (
     {"id": "grpo", "label": "GRPO", "kind": "baseline"},
@@ -227,83 +223,46 @@ def test_one_fraction_has_no_table(sweep: Any) -> None:
     assert not tables.curves and not any(b.title.startswith("Sample") for b in document(tables).blocks)
 
 
-# ------------------------------------------------------------------------------------------- aggregates
-def test_the_interquartile_mean_is_the_figures() -> None:
-    rng = np.random.default_rng(3)
-    tables = [rng.random((4, 6)), rng.random((5, 3))]
-    flat = np.concatenate([t.ravel() for t in tables])
-    drawn = of_figure(resampled(tables))
-    found = stats.iqm_of_runs(tables)
-    assert found.value == pytest.approx(float(of_figure(flat[None])[0]))
-    assert (found.lo, found.hi) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
-
-
-def test_a_run_is_drawn_with_all_its_types() -> None:
-    """Runs that are good or bad throughout: drawing types apart would claim far more than three runs know."""
-    table = np.repeat([[0.1], [0.5], [0.9]], 12, axis=1)
-    whole, apart = stats.iqm_of_runs([table]), stats.iqm_interval(table)
-    assert whole.hi - whole.lo > 1.5 * (apart.hi - apart.lo)
-
-
-def test_improvement_by_hand_and_with_whole_runs() -> None:
-    better = [np.array([[0.9, 0.5], [0.9, 0.5], [0.9, 0.5]])]
-    worse = [np.array([[0.1, 0.5], [0.1, 0.5], [0.1, 0.5]])]
-    found = stats.improvement_of_runs(better, worse)
-    assert (found.value, found.lo, found.hi) == pytest.approx((0.75, 0.75, 0.75))
-    rng = np.random.default_rng(0)
-    a, b = [rng.random((5, 4)), rng.random((3, 2))], [rng.random((5, 4)), rng.random((4, 2))]
-    parts = [stats.probability_of_improvement(x, y) for x, y in zip(a, b, strict=True)]
-    found = stats.improvement_of_runs(a, b)
-    assert found.value == pytest.approx((4 * parts[0] + 2 * parts[1]) / 6) and found.lo < found.value < found.hi
-    assert stats.improvement_of_runs(a, b) == found
-
-
-def test_fewer_than_three_runs_have_no_bounds() -> None:
-    two = [np.array([[0.1, 0.2], [0.3, 0.4]])]
-    assert np.isnan(stats.iqm_of_runs(two).lo) and np.isnan(stats.improvement_of_runs(two, two).lo)
-    with pytest.raises(ValueError, match="differ in their task types"):
-        stats.improvement_of_runs(two, [np.zeros((3, 3))])
-
-
-def test_aggregates_of_a_sweep(sweep: Any) -> None:
-    tables = tables_of(sweep)
-    found = {(k[0].row, k[1], k[2]): c for k, c in tables.aggregates.items()}
-    opid = [found["opid", "seen/off", metric] for metric in (Metric.IQM, Metric.IMPROVEMENT, Metric.DETECTABLE)]
-    assert all(cell.n_seeds == 3 for cell in opid) and opid[0].interval.kind == stats.BOOTSTRAP_RUNS
-    assert ("grpo", "seen/off", Metric.IMPROVEMENT) not in found  # against itself
-    assert ("vanilla_skill", "seen/on", Metric.IMPROVEMENT) not in found  # another prompt
-    difference = tables.versus["grpo"]
-    line = next(k[0] for k in tables.aggregates if k[0].row == "opid")
-    spread = difference[line, "seen/off", Metric.DIFFERENCE_MICRO, ALL].interval
-    sd = (spread.hi - spread.value) / stats.t_quantile(2) * np.sqrt(3)
-    assert opid[2].interval.value == pytest.approx(stats.minimum_detectable_effect(sd, 3, paired=True))
-    text = "\n".join(markdown_block(block_of(tables, "Aggregates")))
-    assert "alfworld, seen, skills off" in text and "Detectable" in text and "**" not in text
-
-
-def test_two_seeds_have_no_aggregates(make_sweep: Callable[..., Any]) -> None:
-    tables = tables_of(make_sweep(rows=ROWS, seeds=(0, 1), per_type=1))
-    assert not tables.aggregates and not any(b.title.startswith("Aggregates") for b in document(tables).blocks)
-
-
-def test_rows_of_several_environments_have_one_aggregate_over_all(make_sweep: Callable[..., Any]) -> None:
-    sweep = make_sweep(rows=(), panels=("seen",))
-    sweep.rows = [*ROWS]
-    for row in SOLVED:
-        for env in ("alfworld", "webshop"):
-            for seed in (0, 1, 2):
-                add(sweep, row, seed, 1.0, env)
-    sweep.write_plan()
-    tables = tables_of(sweep)
-    whole = {k[0].row: c for k, c in tables.aggregates.items() if k[3] == EVERYWHERE and k[2] == Metric.IQM}
-    assert set(whole) == {"grpo", "opid"} and whole["opid"].n_tasks == 60
-    assert "all environments" in "\n".join(markdown_block(block_of(tables, "Aggregates")))
-    titles = [block.title for block in terminal(tables).blocks]
-    assert [t for t in titles if "success, mean" in t] == [
-        f"{e}: success, mean over seeds" for e in ("alfworld", "webshop")
-    ]
-    success = next(block for block in terminal(tables).blocks if block.title.startswith("webshop: success"))
-    assert not any("·" in row[0].text for row in success.rows)  # the title says the environment
+def at_temperature(sweep: Any, row: str, fraction: float, temperature: float) -> None:
     for seed in (0, 1, 2):
-        sweep.write_state(run("opid", 1.0, "webshop"), seed, state="failed")
-    assert {k[0].row for k in tables_of(sweep).aggregates if k[3] == EVERYWHERE} == {"grpo"}
+        sweep.edit_episodes(run(row, fraction), seed, lambda rows: [{**r, "temperature": temperature} for r in rows])
+
+
+def test_areas_measured_otherwise_are_not_compared(efficiency: Any) -> None:
+    for fraction in FRACTIONS:
+        at_temperature(efficiency, "opid", fraction, 1.0)
+    tables = tables_of(efficiency)
+    assert area(tables, "opid").interval is not None
+    change = area(tables, "opid", Metric.DIFFERENCE_AREA_FRACTIONS)
+    assert change.status is Status.NOT_APPLICABLE and change.interval is None
+    assert change.note == "fraction 0.2: grpo was measured with another evaluation temperature"
+
+
+def test_a_curve_whose_points_were_measured_otherwise_has_no_area(efficiency: Any) -> None:
+    at_temperature(efficiency, "opid", 0.6, 1.0)
+    tables = tables_of(efficiency)
+    for metric in (Metric.AREA_FRACTIONS, Metric.DIFFERENCE_AREA_FRACTIONS):
+        cell = area(tables, "opid", metric)
+        assert cell.status is Status.NOT_APPLICABLE
+        assert cell.note == "fractions 0.2 and 0.6 were measured with another evaluation temperature"
+    assert area(tables, "grpo").interval is not None
+
+
+def test_areas_over_other_fractions_are_not_compared(efficiency: Any) -> None:
+    efficiency.cells = [c for c in efficiency.cells if (c["row"], c["fraction"]) != ("opid", 0.2)]
+    efficiency.write_plan()
+    cell = area(tables_of(efficiency), "opid", Metric.DIFFERENCE_AREA_FRACTIONS)
+    assert cell.status is Status.NOT_APPLICABLE and cell.note == "grpo was run on other fractions (0.2, 0.6, 1)"
+
+
+def test_fractions_of_steps_are_called_so(efficiency: Any) -> None:
+    block = block_of(tables_of(efficiency), "Sample efficiency")
+    assert block.title.endswith("of the training tasks") and "nested" in block.caption
+    for cell in efficiency.cells:
+        cell["fraction_of"] = "steps"
+    efficiency.write_plan()
+    tables = tables_of(efficiency)
+    block = block_of(tables, "Sample efficiency")
+    assert block.title.endswith("of the training steps") and "nested" not in block.caption
+    assert block.header[3] == "20% of steps" and "GRPO · 20% of steps" in markdown(document(tables))
+    assert not any("of data" in "".join(b.header) for b in document(tables).blocks)

@@ -13,6 +13,8 @@ from analysis.figures.sources import Sources
 from analysis.figures.style import Drawn, drawing
 
 STEPS = 12
+ROWS = ({"id": "grpo", "label": "GRPO", "kind": "method"}, {"id": "opid", "label": "OPID", "kind": "method"})
+FIRST = "pick_and_place_simple"  # of the fixture's task types
 
 
 @pytest.fixture(autouse=True)
@@ -206,3 +208,18 @@ def test_a_price_is_no_formula(sweep: Any) -> None:
     assert drawn.figure is not None
     drawn.figure.draw_without_rendering()
     assert "grpo $5^x$" in words(drawn)
+
+
+def test_the_profile_shows_what_rows_are_trained_for_and_every_panel_apart(make_sweep: Any) -> None:
+    sweep = make_sweep(rows=ROWS, panels=("held_out", "seen", "unseen"))
+    assert list(draw(sweep, "profile")) == ["profile-seen", "profile-unseen", "profile-held_out"]
+
+
+def test_the_profile_says_which_seeds_have_no_score_somewhere(make_sweep: Any) -> None:
+    sweep = make_sweep(rows=ROWS, panels=("seen",), per_type=2, seeds=(0, 1, 2, 3))
+    sweep.edit_episodes(
+        "opid", 3, lambda rows: [{**r, "failure": "env" if r["task_type"] == FIRST else None} for r in rows]
+    )
+    sweep.write_state("opid", 3, evaluations={"seen/off": {"requested": 12, "graded": 10, "excluded": 2}})
+    said = words(draw(sweep, "profile")["profile-seen"])
+    assert "OPID seed 3: nothing graded in a task type" in said and "OPID (3 seeds)" in said
