@@ -61,7 +61,7 @@ PINNED = (
         "harness.training.verl:VERL_VERSION",
         (
             *_in("harness/training/verl", "agent_loop cpu_server loss parts requests rows session"),
-            *_in("harness/training/verl", "settings sizes trainer worker"),
+            *_in("harness/training/verl", "attention settings sizes trainer worker"),
         ),
     ),
     Pinned("harness.training:VLLM_VERSION", _in("harness/training", "vllm_player vllm_server vllm_local")),

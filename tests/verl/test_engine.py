@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import verl_helpers as helpers
 
 from envs.interface import EnvironmentFailure
 from harness.config import RunConfig
+from harness.errors import ConfigError
 from harness.states import COMPLETE, FAILED, INTERRUPTED, Interrupted
 from harness.training.checkpoint import MANIFEST, STATE, CheckpointError
 from harness.training.verl import engine, store
 from harness.training.verl.outcome import Outcome, VerlError, failure_class, judge, outcome_of
+from harness.training.verl.session import VerlSession
 from methods.skills.analyzer import AnalyzerFailure
 
 
@@ -203,6 +207,46 @@ def test_a_checkpoint_that_could_not_be_written_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError):
         store.save(tmp_path, 1, {}, failing, keep=2)
     assert list(tmp_path.iterdir()) == []
+
+
+class OfOneGpu:
+    """Services whose shards are of one rank, as a run on a CPU has them."""
+
+    def __init__(self):
+        self.restored = []
+
+    def save(self, folder, with_teacher):
+        shards(folder)
+
+    def restore(self, folder, with_teacher):
+        self.restored.append(folder.name)
+
+
+def attempt(run, gpus):
+    """A session of an attempt that has so many GPUs."""
+    made = VerlSession.__new__(VerlSession)
+    config = helpers.run_config("grpo", Path("nowhere"))
+    config.runtime.device = "cuda"
+    config.backbone.resources.gpus_per_node = gpus
+    made.run, made.config, made.planned, made.services = run, config, 2, OfOneGpu()
+    made.run.checkpoints_dir.mkdir(exist_ok=True)
+    return made
+
+
+def test_a_checkpoint_is_read_by_as_many_gpus_as_wrote_it(tmp_path):
+    run = helpers.run_directory(tmp_path, helpers.run_config("grpo", Path("nowhere")))
+    loaded = []
+    trainer = SimpleNamespace(teacher=None, load_state=loaded.append)
+    attempt(run, 4)._write(trainer, 1, {"seed": 0})
+    other = attempt(run, 2)
+    words = r"backbone\.resources\.gpus_per_node=2: step_000001 was written by 4 GPUs and this attempt has 2"
+    with pytest.raises(ConfigError, match=words) as raised:
+        other._load(trainer)
+    assert failure_class(raised.value) == "config"
+    assert other.services.restored == loaded == []
+    again = attempt(run, 4)
+    assert again._load(trainer)[0] == 1
+    assert again.services.restored == ["step_000001"] and loaded[0]["seed"] == 0
 
 
 def test_an_export_is_known_by_its_weights(tmp_path):

@@ -6,4 +6,4 @@ Nothing of verl, Ray or torch is imported with this package or with its modules 
 
 # Raised whenever the same run would get other numbers from this engine; ENGINE_VERSION stands for what it shares with
 # the local one. Part of the fingerprint of runs with engine=verl.
-VERL_VERSION = 1
+VERL_VERSION = 2
