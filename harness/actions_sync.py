@@ -47,7 +47,7 @@ def _once(plan: Plan, target: Target) -> str | None:
 
     runs = [RunDirectory(path) for path in _run_paths(plan) if path.is_dir()]
     try:
-        report = tracking.sync(runs, target.uri, target.experiment)
+        report = tracking.sync(runs, target.uri, target.experiment, ask_server=True)
     except Exception as error:  # whatever a tracking service does, the records are safe
         problem: str | None = f"records were not copied to {target.shown}: {type(error).__name__}: {redact(str(error))}"
         imported, unchanged = 0, 0
@@ -75,7 +75,7 @@ def track(plan: Plan, say: Callable[[str], None]) -> None:
         if not tracking.needs_sync(runs, target.uri, target.experiment):
             return
         say(f"copying records to {target.shown}, experiment {target.experiment}")
-        problem = tracking.sync(runs, target.uri, target.experiment).problem
+        problem = tracking.sync(runs, target.uri, target.experiment, ask_server=True).problem
     except Exception as error:  # whatever a tracking service does, the records are safe
         problem = f"records were not copied to {target.shown}: {type(error).__name__}: {redact(str(error))}"
     if problem:

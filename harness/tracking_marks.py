@@ -124,26 +124,16 @@ def runs_in_store(uri: str) -> frozenset[str] | None:
     return frozenset(str(row[0]) for row in found)
 
 
-def stale(runs: Sequence[RunDirectory], uri: str, experiment: str) -> list[RunDirectory]:
-    """The runs whose record has something that the store lacks."""
-    present = runs_in_store(uri)
+def stale(
+    runs: Sequence[RunDirectory], uri: str, experiment: str, present: frozenset[str] | None = None
+) -> list[RunDirectory]:
+    """The runs whose record has something that the store lacks. present: ids of the runs that it has; None: looked up
+    in a file, and of a server what was noted when the runs were sent is believed."""
+    there = runs_in_store(uri) if present is None else present
     return [
-        run for run in runs if (now := signature(run)) and not _current(read_mark(run, uri, experiment), now, present)
+        run for run in runs if (now := signature(run)) and not _current(read_mark(run, uri, experiment), now, there)
     ]
 
 
 def _current(mark: Mark, now: str, present: frozenset[str] | None) -> bool:
     return mark.signature == now and (present is None or mark.run_id in present)
-
-
-def stale_everywhere(runs: Sequence[RunDirectory], uri: str) -> list[RunDirectory]:
-    """The runs that are up to date in no experiment of the store."""
-    present = runs_in_store(uri)
-    shown = redact(normalised(uri))
-    found: list[RunDirectory] = []
-    for run in runs:
-        now = signature(run)
-        names = sorted(str(item["experiment"]) for item in _stores(run).values() if item["uri"] == shown)
-        if now and not any(_current(read_mark(run, uri, name), now, present) for name in names):
-            found.append(run)
-    return found

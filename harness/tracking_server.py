@@ -81,7 +81,7 @@ class Server:
         port = port or _free_port(host)
         self._postgres.start()
         self._mlflow = self._start_mlflow(port)
-        self.uri = f"http://{LOOPBACK if host in ('0.0.0.0', '::') else host}:{port}"
+        self.uri = f"http://{_reached_at(host)}:{port}"
         self._wait_until_up()
         content = json.dumps({"uri": self.uri, "pid": os.getpid()})
         (self.folder / NAME).write_text(content + "\n", encoding="utf-8")
@@ -170,14 +170,24 @@ def _need(module: str, how: str) -> None:
         raise ServerError(f"the package {module} is not installed: {how}")
 
 
+def _reached_at(host: str) -> str:
+    """The host of an address at which this machine reaches what listens on `host`."""
+    own = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    return f"[{own}]" if ":" in own else own
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _free_port(host: str) -> int:
-    with socket.socket() as probe:
+    with socket.socket(_family(host)) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def _free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
+    with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

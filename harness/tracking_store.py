@@ -28,6 +28,7 @@ from harness.tracking_schema import ensure_schema
 STATUS = {COMPLETE: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
 TAG_FINGERPRINT = "harness.fingerprint"
 TAG_ATTEMPT_OF = "harness.attempt_of"
+RUNS_PER_PAGE = 200  # a second of a server (measured: 5 ms per run)
 METRICS_PER_CALL = 1000  # limit of MLflow's interface
 PARAMS_PER_CALL = 100
 PARAM_LENGTH = 500  # what every server takes; longer values become artifacts
@@ -75,6 +76,19 @@ class Store:
                 "tracking.experiment to another name"
             )
         return str(found.experiment_id)
+
+    def runs(self) -> frozenset[str]:
+        """Ids of the live runs that it has of run directories."""
+        found: set[str] = set()
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [self.experiment_id], f"tags.`{TAG_FINGERPRINT}` != ''", max_results=RUNS_PER_PAGE, page_token=token
+            )
+            found.update(str(item.info.run_id) for item in page)
+            token = page.token
+            if not token:
+                return frozenset(found)
 
     # ------------------------------------------------------------------------------------------------ one run
     def import_run(self, run: RunDirectory) -> None:

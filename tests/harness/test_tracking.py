@@ -17,6 +17,7 @@ import pytest
 from fake_cells import evaluate, make_config, make_run
 
 from harness import attempts, tracking
+from harness.files import RecordError
 from harness.record import RunDirectory
 from harness.tracking import needs_sync, sync
 from harness.tracking_marks import MARKS_NAME, read_mark
@@ -107,7 +108,7 @@ def snapshot(uri: str) -> list[Any]:
 # ------------------------------------------------------------------------------------- what is imported
 def test_a_complete_run(root: Path, uri: str) -> None:
     run = finished(root)
-    assert needs_sync([run], uri, SWEEP) and needs_sync([run], uri)
+    assert needs_sync([run], uri, SWEEP)
     report = sync([run], uri, SWEEP)
     assert (report.imported, report.unchanged, report.problem) == (1, 0, None)
     (there,) = parents(uri)
@@ -145,7 +146,7 @@ def test_importing_again_changes_nothing(root: Path, uri: str) -> None:
     runs = [finished(root, seed) for seed in range(2)]
     sync(runs, uri, SWEEP)
     before = snapshot(uri)
-    assert not needs_sync(runs, uri, SWEEP) and not needs_sync(runs, uri)
+    assert not needs_sync(runs, uri, SWEEP)
     assert sync(runs, uri, SWEEP) == tracking.SyncReport(0, 2)
     # Without the marks everything is found or sent again: same content.
     for run in runs:
@@ -193,7 +194,7 @@ def test_a_run_deleted_in_the_store_comes_back(root: Path, uri: str) -> None:
 def test_one_run_in_two_sweeps_is_in_two_experiments(root: Path, uri: str) -> None:
     run = finished(root)
     sync([run], uri, SWEEP)
-    assert needs_sync([run], uri, "ablation") and not needs_sync([run], uri)
+    assert needs_sync([run], uri, "ablation")
     sync([run], uri, "ablation")
     assert len(parents(uri)) == len(parents(uri, "ablation")) == 1
     assert not needs_sync([run], uri, SWEEP) and not needs_sync([run], uri, "ablation")
@@ -208,7 +209,7 @@ def test_a_relative_store_is_the_same_store(root: Path, uri: str, tmp_path: Path
 
 def test_pending_runs_are_left_out(root: Path, uri: str) -> None:
     run = make_run(root)
-    assert not needs_sync([run], uri, SWEEP) and not needs_sync([run], uri)
+    assert not needs_sync([run], uri, SWEEP)
     assert sync([run], uri, SWEEP).imported == 0
     assert parents(uri) == []
 
@@ -428,6 +429,80 @@ def test_an_outage_half_way_is_caught_up_with(root: Path, uri: str, monkeypatch:
     half_way = snapshot(uri)
     assert [len(points["train/success"]) for *_, points, _, _ in half_way] == [3] * 6
     assert len(half_way) == 6
+
+
+def test_runs_that_cannot_be_imported_hold_up_no_other_and_are_all_named(root: Path, uri: str) -> None:
+    runs = [finished(root, seed) for seed in range(6)]
+    for run in runs[:4]:
+        (run.path / "attempts" / "001.json").write_text("{")
+    report = sync(runs, uri, SWEEP)
+    assert report.imported == 2 and [run.data.tags["seed"] for run in parents(uri)] == ["4", "5"]
+    assert report.problem is not None and "4 failed: " in report.problem
+    assert all(str(run.path) in report.problem for run in runs[:4])
+
+
+@pytest.mark.parametrize(
+    ("error", "own"),
+    [
+        (RecordError("damaged"), True),
+        (PermissionError(13, "Permission denied", "RUN/log.txt"), True),
+        (PermissionError(13, "Permission denied", "/elsewhere/mlruns/log.txt"), False),
+        (ConnectionError("refused"), False),
+    ],
+)
+def test_a_run_is_to_blame_only_for_its_own_files(root: Path, error: Exception, own: bool) -> None:
+    run = RunDirectory(root / "a")
+    if isinstance(error, PermissionError):
+        error.filename = str(error.filename).replace("RUN", str(run.path))
+    assert tracking._of_the_run(run, error) == own
+
+
+def test_many_runs_that_failed_are_told_once_for_each_reason(root: Path) -> None:
+    failed: dict[RunDirectory, Exception] = {
+        RunDirectory(root / f"{n:02d}"): RecordError("the same") for n in range(14)
+    }
+    told = tracking._of_runs(failed)
+    assert told.startswith("14 failed: ") and told.count("the same") == 1
+    assert str(root / "09") in told and "and 4 more (10, 11, 12, 13)" in told
+
+
+# A store of which nothing can be told from outside, as that of a server.
+@pytest.fixture
+def far(root: Path, empty_store: Path, tmp_path: Path) -> str:
+    shutil.copy(empty_store, tmp_path / "far.db")
+    return f"sqlite+pysqlite:///{tmp_path / 'far.db'}"
+
+
+def test_a_server_that_came_back_empty_is_noticed_when_it_is_asked(
+    root: Path, far: str, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.tracking_store.RUNS_PER_PAGE", 2)
+    runs = [finished(root, seed) for seed in range(5)]
+    assert sync(runs, far, SWEEP).imported == 5
+    assert sync(runs, far, SWEEP, ask_server=True) == tracking.SyncReport(0, 5)
+    client(far).delete_run(parents(far)[1].info.run_id)
+    assert sync(runs, far, SWEEP) == tracking.SyncReport(0, 5)  # not asked
+    assert sync(runs, far, SWEEP, ask_server=True) == tracking.SyncReport(1, 4)
+    shutil.copy(empty_store, tmp_path / "far.db")
+    assert sync(runs, far, SWEEP, ask_server=True).imported == 5 and len(parents(far)) == 5
+    assert sync([make_run(root, 9)], far, SWEEP, ask_server=True) == tracking.SyncReport(0, 1)  # nothing to ask about
+
+
+def test_a_server_that_does_not_answer_is_a_problem_although_all_was_sent_before(
+    root: Path, far: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    def breaks(self: object) -> frozenset[str]:
+        raise MlflowException("no answer")
+
+    runs = [finished(root)]
+    sync(runs, far, SWEEP)
+    monkeypatch.setattr("harness.tracking_store.Store.runs", breaks)
+    report = sync(runs, far, SWEEP, ask_server=True)
+    assert (
+        (report.imported, report.unchanged) == (0, 0) and report.problem is not None and "no answer" in report.problem
+    )
 
 
 def test_a_deleted_experiment_is_a_clear_problem(root: Path, uri: str) -> None:

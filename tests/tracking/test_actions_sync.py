@@ -16,6 +16,7 @@ from harness import actions_sync, tracking
 from harness.config import CommandConfig, RuntimeConfig, TrackingConfig
 from harness.record import RunDirectory
 from harness.tracking import SyncReport
+from harness.tracking_marks import Mark, signature, write_mark
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,22 @@ def test_an_outage_is_an_exit_status_and_tells_no_password(
     assert "secret-word" not in told + "".join(said)
 
 
+def test_a_server_that_is_gone_is_a_problem_although_everything_was_sent_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = "http://127.0.0.1:9"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    run = finished(tmp_path / "runs")
+    write_mark(run, uri, "sweep", Mark(run_id="there", signature=signature(run)))
+    plan = plan_with(tmp_path, [run])
+    assert actions_sync.sync(plan) == 3
+    told = capsys.readouterr().out
+    assert "0 of 1 runs copied, 0 had nothing new" in told and "problem: " in told
+    said: list[str] = []
+    actions_sync.track(plan, said.append)
+    assert said[-1].startswith("warning: ")
+
+
 def test_waiting_goes_on_until_everything_is_complete_and_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +101,8 @@ def test_waiting_goes_on_until_everything_is_complete_and_copied(
     problems: list[str | None] = ["away", None, "away", None]
     slept: list[float] = []
 
-    def report(runs: Any, uri: str, experiment: str) -> SyncReport:
+    def report(runs: Any, uri: str, experiment: str, *, ask_server: bool) -> SyncReport:
+        assert ask_server
         return SyncReport(len(runs), 0, problems.pop(0))
 
     def sleep(seconds: float) -> None:

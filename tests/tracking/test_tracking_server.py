@@ -16,12 +16,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stores import SWEEP, content, finished, live_runs, parents, points
+from stores import SWEEP, client, content, finished, live_runs, parents, points
 
 from harness import tracking_postgres, tracking_server
 from harness.children import die_with_parent, leave
 from harness.record import RunDirectory
-from harness.tracking import needs_sync, sync
+from harness.tracking import SyncReport, sync
 from harness.tracking_marks import MARKS_NAME
 from harness.tracking_postgres import ServerError
 from harness.tracking_server import Server, Settings, answers
@@ -118,7 +118,10 @@ def test_64_runs_that_finish_together_lose_nothing_and_twice_is_once(
         assert [step for step, _, _ in points(server.uri, run, "train/success")] == [1, 2, 3]
     assert capfd.readouterr().out == ""  # MLflow says where runs can be seen, on standard output
     before = content(server.uri)
-    assert not needs_sync(runs, server.uri, SWEEP)
+    assert sync(runs, server.uri, SWEEP, ask_server=True) == SyncReport(0, 64)
+    client(server.uri).delete_run(there[3].info.run_id)
+    assert sync(runs, server.uri, SWEEP, ask_server=True) == SyncReport(1, 63)
+    before = content(server.uri)
     for run in runs[:8]:
         (run.path / MARKS_NAME).unlink()
     assert sync(runs, server.uri, SWEEP).imported == 8
@@ -178,7 +181,9 @@ def test_a_server_that_goes_away_and_comes_back_loses_nothing(server: Child, tmp
     assert psutil.wait_procs(family, timeout=60)[1] == []
 
     away = sync(runs, server.uri, "outage")
-    assert away.imported == 0 and away.problem is not None and needs_sync(runs, server.uri, "outage")
+    assert away.imported == 0 and away.problem is not None
+    sent_before = sync(runs[:3], server.uri, "outage", ask_server=True)
+    assert (sent_before.imported, sent_before.unchanged) == (0, 0) and sent_before.problem is not None
     server.start()
     assert sync(runs, server.uri, "outage").problem is None
     after = content(server.uri, "outage")
@@ -249,6 +254,23 @@ class FakePostgres:
 
     def stop(self) -> None:
         FakePostgres.stopped = True
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("lab.example", "lab.example")]
+)  # fmt: skip
+def test_where_a_server_is_reached(host: str, reached: str) -> None:
+    assert tracking_server._reached_at(host) == reached
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_a_port_of_ipv6_is_looked_at_as_such() -> None:
+    port = tracking_server._free_port("::")
+    assert tracking_server._free("::", port)
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("::", port))
+        taken.listen()
+        assert not tracking_server._free("::", port)
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
