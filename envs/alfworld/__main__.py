@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envs.cache import cache_root
@@ -14,6 +14,7 @@ from envs.interface import EnvConfig, EnvironmentFailure, Panel
 from envs.panels import PanelError, assert_disjoint, build_panel, digest
 
 OK, FAILED, USAGE = 0, 1, 2
+SHOWN = 20  # games that are named before the rest is only counted
 
 
 def parser() -> argparse.ArgumentParser:
@@ -119,7 +120,22 @@ def _verify(options: argparse.Namespace) -> int:
         print(f"{name}: {len(built[name].tasks)} games, panel hash {built[name].hash[:16]}")
         for kind in sorted(types):
             print(f"  {kind}: {types[kind]}")
+    if options.data is not None:
+        _say_playable(options.data, built)
     return OK
+
+
+def _say_playable(root: Path, built: Mapping[str, Panel]) -> None:
+    """How many of the games the default engine can play; the others are named with the reason."""
+    from envs.alfworld.native_engine import why_not
+
+    tasks = [task for panel in built.values() for task in panel.tasks]
+    reasons = list(filter(None, (why_not(root, task) for task in tasks)))
+    print(f"env.engine=native can play {len(tasks) - len(reasons)} of {len(tasks)} games")
+    for reason in reasons[:SHOWN]:
+        print(f"  {reason}")
+    if len(reasons) > SHOWN:
+        print(f"  and {len(reasons) - SHOWN} more")
 
 
 def _generated_panels(config: EnvConfig) -> dict[str, Panel]:

@@ -1,7 +1,7 @@
 """ALFWorld's rules as a state machine in plain Python.
 
-Reads the same game files as the packages' engine (or a generated `World`) and gives the same observations, command
-lists and outcomes; a test replays games through both. It needs nothing compiled and translates no PDDL.
+Plays generated worlds and game files (read by `problem`) and gives the observations, command lists and outcomes of the
+packages' engine; a test replays games through both. It needs nothing compiled and translates no PDDL.
 
 Names: the engine numbers the entities of a type from the highest id down, in the order of their lower-case PDDL ids,
 and lists everything in that order, so numbers in an observation run downwards.
@@ -9,7 +9,6 @@ and lists everything in that order, so numbers in an observation run downwards.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,6 @@ from envs.alfworld.worlds import LAMPS, World, mangle
 
 NOTHING = "Nothing happens."
 _MIDDLE = "You are in the middle of a room. Looking quickly around you,"
-_FACT = re.compile(r"\((\w+)((?: [^()\s]+)+)\)")
 
 
 @dataclass(frozen=True)
@@ -45,16 +43,17 @@ class Scene:
     can_contain: set[tuple[str, str]]  # (receptacle type, object type), of object types that are there
     openable: set[str]
     opened: set[str]
-    properties: dict[str, set[str]]  # each of _PROPERTIES -> objects
+    properties: dict[str, set[str]]  # each of PROPERTIES -> objects
     object_location: dict[str, str]
     goal: Goal
     instruction: str  # without the final period
 
 
-_PROPERTIES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject")
+PROPERTIES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject")
 
 
-def _goal(task_type: str, obj: str, target: str, toggle: str) -> Goal:
+def goal_of_task(task_type: str, obj: str, target: str, toggle: str) -> Goal:
+    """What wins a task of this type. target, toggle: "" where the task has none."""
     verb = DEVICES.get(task_type, ("", "", ""))[0]
     state = {"clean": "clean", "heat": "hot", "cool": "cool"}.get(verb)
     count = 2 if task_type == "pick_two_obj_and_place" else 1
@@ -63,14 +62,14 @@ def _goal(task_type: str, obj: str, target: str, toggle: str) -> Goal:
 
 @cache
 def _properties_of(kind: str) -> tuple[str, ...]:
-    """Of objects of this type, each one of _PROPERTIES."""
+    """Of objects of this type, each one of PROPERTIES."""
     table = facts()
     has = {affordance.lower() for affordance, kinds in table.affordances.items() if kind in kinds}
     if kind not in LAMPS:
         has.add("pickupable")
     if kind in table.movable:
         has.add("isreceptacleobject")
-    return tuple(name for name in _PROPERTIES if name in has)
+    return tuple(name for name in PROPERTIES if name in has)
 
 
 def scene_of_world(world: World) -> Scene:
@@ -81,7 +80,7 @@ def scene_of_world(world: World) -> Scene:
     where = {ids[i]: ids[r] for i, (_, r) in world.objects.items()}
     kinds = {k for k, _ in world.receptacles.values()}
     present = {k: k.lower() for k, _ in world.objects.values()}
-    properties: dict[str, set[str]] = {p: set() for p in _PROPERTIES}
+    properties: dict[str, set[str]] = {p: set() for p in PROPERTIES}
     for i, (kind, _) in world.objects.items():
         for name in _properties_of(kind):
             properties[name].add(ids[i])
@@ -96,34 +95,8 @@ def scene_of_world(world: World) -> Scene:
         opened=set(),
         properties=properties,
         object_location={o: location[r] for o, r in where.items()},
-        goal=_goal(world.spec.task_type, world.spec.object, world.spec.target, world.spec.toggle),
+        goal=goal_of_task(world.spec.task_type, world.spec.object, world.spec.target, world.spec.toggle),
         instruction=world.instruction,
-    )
-
-
-def scene_of_game(problem: str, task_type: str, params: dict[str, str], instruction: str) -> Scene:
-    """The scene of a game file. params: `pddl_params` of traj_data.json; instruction: without the final period."""
-    init = problem.split("(:init", 1)[1].split("(:goal", 1)[0].lower()
-    found: dict[str, list[list[str]]] = defaultdict(list)
-    for name, arguments in _FACT.findall(init):
-        found[name].append(arguments.split())
-
-    def kind(type_name: str) -> str:
-        return type_name.removesuffix("type")
-
-    return Scene(
-        receptacle_type={r: kind(t) for r, t in found["receptacletype"]},
-        object_type={o: kind(t) for o, t in found["objecttype"]},
-        location=dict(found["receptacleatlocation"]),
-        start=found["atlocation"][0][1],
-        where=dict(found["inreceptacle"]),
-        can_contain={(kind(r), kind(o)) for r, o in found["cancontain"]},
-        openable={r for (r,) in found["openable"]},
-        opened={r for (r,) in found["opened"]},
-        properties={p: {o for (o,) in found[p]} for p in _PROPERTIES},
-        object_location=dict(found["objectatlocation"]),
-        goal=_goal(task_type, params["object_target"], params["parent_target"], params["toggle_target"]),
-        instruction=instruction,
     )
 
 

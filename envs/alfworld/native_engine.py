@@ -11,7 +11,8 @@ from envs.alfworld import generated
 from envs.alfworld.episode import AlfworldEpisode, View, read_checked
 from envs.alfworld.facts import facts
 from envs.alfworld.layout import help_text
-from envs.alfworld.native import Game, Scene, scene_of_game
+from envs.alfworld.native import Game, Scene
+from envs.alfworld.problem import scene_of_game
 from envs.alfworld.worlds import is_location
 from envs.interface import EnvironmentFailure, Task
 
@@ -34,9 +35,18 @@ def _load(root: Path | None, location: str, content_hash: str) -> tuple[Scene, s
     if instruction is None:
         raise EnvironmentFailure(f"game {path} states no task in its grammar")
     scene = scene_of_game(
-        game["pddl_problem"], trajectory["task_type"], trajectory["pddl_params"], instruction.group(1)
+        game["pddl_problem"], trajectory["task_type"], trajectory["pddl_params"], instruction.group(1), f"game {path}"
     )
     return scene, help_text(game["grammar"])
+
+
+def why_not(root: Path, task: Task) -> str | None:
+    """None if the native engine can play a game below `root`, else the reason."""
+    try:
+        _load.__wrapped__(root, task.location, task.content_hash)
+    except EnvironmentFailure as error:
+        return str(error)
+    return None
 
 
 class NativeAlfworld(AlfworldEpisode):

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from envs.alfworld import facts, layout, worlds
+from envs.alfworld import facts, worlds
 from envs.alfworld.demos import demonstration
 from envs.alfworld.expert import Expert, walkthrough
 from envs.alfworld.hindsight import caution, episode_skill, hindsight, workflow
 from envs.alfworld.library import skill_for
-from envs.alfworld.native import NOTHING, Game, display_names, listing, scene_of_game, scene_of_world
+from envs.alfworld.native import NOTHING, Game, display_names, listing, scene_of_world
 from envs.alfworld.tracker import Aim, Tracker, entities, read_instruction
 from envs.interface import Task
 
@@ -58,22 +58,6 @@ def test_every_world_is_solved_by_its_walkthrough_and_is_not_solved_at_the_start
             assert command in game.admissible()
             game.step(command)
         assert game.won(), world.folder
-
-
-def test_world_and_game_file_give_the_same_scene():
-    world = worlds.draw("train", 1, 0)[2]
-    problem = layout.problem(world, "(:goal (and))")
-    spec = world.spec
-    params = {"object_target": spec.object, "parent_target": spec.target, "toggle_target": spec.toggle}
-    read = Game(scene_of_game(problem, spec.task_type, params, world.instruction))
-    drawn = Game(scene_of_world(world))
-    assert read.reset() == drawn.reset()
-    rng = random.Random(0)
-    for _ in range(60):
-        assert read.admissible() == drawn.admissible()
-        command = rng.choice(read.admissible())
-        assert read.step(command) == drawn.step(command)
-        assert read.won() == drawn.won()
 
 
 def test_names_count_down_in_the_order_of_the_ids():
