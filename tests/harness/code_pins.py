@@ -75,7 +75,7 @@ PINNED = (
     ),
     Pinned(
         "envs.alfworld.spec:PLAY_VERSION",
-        _in("envs/alfworld", "native native_engine textworld_engine episode grammar translation layout"),
+        _in("envs/alfworld", "native native_engine problem textworld_engine episode grammar translation layout"),
     ),
     Pinned("envs.alfworld.spec:PROMPTS_VERSION", _in("envs/alfworld", "prompts")),
     Pinned("envs.alfworld.spec:RULES_VERSION", (*_RULES, "envs/alfworld/facts.py", "envs/alfworld/data/facts.json")),
