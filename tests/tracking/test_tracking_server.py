@@ -257,8 +257,9 @@ class FakePostgres:
 
 
 @pytest.mark.parametrize(
-    ("host", "reached"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("lab.example", "lab.example")]
-)  # fmt: skip
+    ("host", "reached"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("lab.example", "lab.example")],
+)
 def test_where_a_server_is_reached(host: str, reached: str) -> None:
     assert tracking_server._reached_at(host) == reached
 
