@@ -6,13 +6,13 @@ trains and is judged; a backbone only how its work is spread (sections `verl` an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.config import CommandConfig
-from harness.errors import ConfigError, Problem, suggest
+from harness.errors import ConfigError, Problem, describe, suggest
 from harness.schema import exists, keys, nearest_key
+from harness.typed import checked
 
 KEY = "by_env"
 OF_SCALE = ("training", "evaluation", "env", "verl")
@@ -20,46 +20,47 @@ OF_BACKBONE = ("verl", "backbone.resources")
 _IDENTITIES = ("env.name", "verl.extra")
 
 
-def values(config: CommandConfig, env: str, envs: Sequence[str] = ()) -> Mapping[str, Any]:
+def values(
+    config: CommandConfig, env: str, envs: Sequence[str] = (), origin: Callable[[str], str] = str
+) -> Mapping[str, Any]:
     """Dotted key -> typed value of everything that the scale, and after it the backbone, set in environment file `env`.
 
-    envs: names of environment files, to find misspelt ones; empty: any name is taken. Raises ConfigError.
+    envs: names of environment files, to find misspelt ones; empty: any name is taken. origin: who says what is at a
+    dotted key. Raises ConfigError.
     """
     found: dict[str, Any] = {}
     problems: list[Problem] = []
-    for table, sections, origin in _tables(config):
+    for told, table, sections in _tables(config):
         for name, entries in table.items():
-            where = f"{KEY}.{name}"
+            where = f"{told}.{name}"
             if envs and name not in envs:
-                problems.append(Problem(where, "", origin, suggest(str(name), envs, "environments")))
+                problems.append(Problem(where, "", origin(told), suggest(str(name), envs, "environments")))
             elif not isinstance(entries, Mapping):
-                problems.append(Problem(where, str(entries), origin, "must be a mapping of keys and values"))
+                fix = "must be a mapping of keys and values"
+                problems.append(Problem(where, describe(entries), origin(told), fix))
             else:
                 for key, given in entries.items():
-                    if problem := _wrong(str(key), sections):
-                        problems.append(Problem(f"{where}: {key}", str(given), origin, problem))
+                    typed, faults = checked(str(key), given)
+                    problem = _wrong(str(key), sections) or (faults[0].fix if faults and name == env else None)
+                    if problem:
+                        problems.append(Problem(f"{where}: {key}", describe(given), origin(told), problem))
                     elif name == env:
-                        typed, problem = _typed(str(key), given)
                         found[str(key)] = typed
-                        problems += [Problem(f"{where}: {key}", str(given), origin, problem)] if problem else []
     if problems:
         raise ConfigError(problems)
     return found
 
 
-def origin(config: CommandConfig, env: str, key: str) -> str | None:
-    """Which file sets a key in an environment; None if none does."""
-    for table, _, place in reversed(_tables(config)):
+def source(config: CommandConfig, env: str, key: str) -> str | None:
+    """Which key, `by_env` or `backbone.by_env`, sets a dotted key in an environment; None if neither does."""
+    for name, table, _ in reversed(_tables(config)):
         if key in (table.get(env) or {}):
-            return f"{place}, {KEY}.{env}"
+            return name
     return None
 
 
-def _tables(config: CommandConfig) -> tuple[tuple[Mapping[str, Any], Sequence[str], str], ...]:
-    return (
-        (config.by_env, OF_SCALE, f"sweeps/scale/{config.scale}.yaml"),
-        (config.backbone.by_env, OF_BACKBONE, f"sweeps/backbone/{config.backbone.name}.yaml"),
-    )
+def _tables(config: CommandConfig) -> tuple[tuple[str, Mapping[str, Any], Sequence[str]], ...]:
+    return ((KEY, config.by_env, OF_SCALE), (f"backbone.{KEY}", config.backbone.by_env, OF_BACKBONE))
 
 
 def _wrong(key: str, sections: Sequence[str]) -> str | None:
@@ -72,27 +73,3 @@ def _wrong(key: str, sections: Sequence[str]) -> str | None:
     if known is not None and (known.branch or known.mapping):
         return "is a section, not a value; set its keys"
     return None
-
-
-def _typed(key: str, given: Any) -> tuple[Any, str | None]:
-    """A value in the type of its key, or what is wrong with it. Knobs have types that only their owner knows."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    if keys().get(key) is None:
-        return given, None
-    probe = _probe()
-    try:
-        OmegaConf.update(probe, key, given)
-        typed = OmegaConf.select(probe, key)
-    except OmegaConfBaseException as error:
-        return given, f"has the wrong type ({str(error).splitlines()[0].strip()})"
-    return (OmegaConf.to_object(typed) if OmegaConf.is_config(typed) else typed), None
-
-
-@lru_cache(maxsize=1)
-def _probe() -> Any:
-    """A configuration to try values in."""
-    from omegaconf import OmegaConf
-
-    return OmegaConf.structured(CommandConfig)

@@ -18,7 +18,7 @@ from harness.protocols import Protocols, apply
 from harness.schema import value
 from harness.sweep import Point, Row, Sweep
 
-_GROUP_OF = {"training": "scale", "evaluation": "scale", "expected_seconds": "scale"}
+_GROUP_OF = {"training": "scale", "evaluation": "scale", "expected_seconds": "scale", "by_env": "scale"}
 _FILES = ("method", "env", "backbone")
 KNOBS = ("method.knobs.", "env.knobs.")
 
@@ -91,14 +91,14 @@ class Cells:
             return self._sweep.origin
         files = (row.method, env, backbone)
         if prefixes & self._presets.get((self._key(row), files), {}).keys():
-            return f"sweeps/protocol/{self._found[self._key(row), files].protocol}.yaml"
-        if (known := self._found.get((self._key(row), files))) and (place := by_env.origin(known, env, key)):
-            return place
+            return self._protocols.origin(self._found[self._key(row), files].protocol)
+        if (known := self._found.get((self._key(row), files))) and (source := by_env.source(known, env, key)):
+            return f"{self.origin(row, env, backbone, source)}, {source}.{env}"
         group = _GROUP_OF.get(parts[0], parts[0])
         chosen = {"method": row.method, "env": env, "backbone": backbone}
         _, choices = self._composer.config(self._overrides(self._key(row), files))
         file = chosen.get(group, choices.get(group))
-        return f"sweeps/{group}/{file}.yaml" if file else "sweeps/config.yaml"
+        return self._composer.where(group, file) if file else self._composer.primary
 
     # -------------------------------------------------------------------------------------------------- teachers
     def teachers(self, row: Row, env: str, backbone: str) -> tuple[Row, ...]:
@@ -157,10 +157,12 @@ class Cells:
         and what the protocol decides. free: no ${...} in it."""
         overrides = self._key(row)
         groups = self._composer.groups()
-        preset = self._protocols.values(
-            plain.protocol, files[0], files[1], lambda: self.origin(row, files[1], files[2], "protocol")
-        )
-        given = {**by_env.values(plain, files[1], groups["env"]), **preset}
+
+        def origin(key: str) -> str:
+            return self.origin(row, files[1], files[2], key)
+
+        preset = self._protocols.values(plain.protocol, files[0], files[1], lambda: origin("protocol"))
+        given = {**by_env.values(plain, files[1], groups["env"], origin), **preset}
         settings = {k.lstrip("+"): text for k, text in {**row.overrides, **self._fixed(row)}.items()}
         values = {key: given[key] for key in given if key not in settings}
         presets = {key: given[key] for key in preset if key in values}

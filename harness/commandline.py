@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.compose import render
 from harness.configs import available_files
-from harness.errors import ConfigError, Problem, suggest
+from harness.errors import FROM_COMMAND_LINE, ConfigError, Problem, describe, suggest
 from harness.schema import exists, keys, nearest_key
+from harness.typed import checked
 
 AXES = ("method", "env", "backbone", "fraction", "seed")
 GROUP_AXES = ("method", "env", "backbone")
 DO = ("run", "retry", "plan", "status", "watch", "cancel", "preflight", "sync", "tables")
 # Short names for what is typed often.
 SHORT = {"out": "runtime.out", "workers": "launcher.workers"}
+OUT = "runtime.out"
+# Keys whose values are paths, taken as they are typed.
+PATHS = (OUT, "env.data", "env.cache", "backbone.path", "analyzer.cache", "analyzer.record", "analyzer.answers")
 SEARCHPATH = "hydra.searchpath"
-FROM_COMMAND_LINE = "command line"
+_QUOTED = re.compile(r"""'.*'|".*\"""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -61,15 +68,15 @@ def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
     fixed: dict[str, str] = {}
     varied: dict[str, tuple[str, ...]] = {}
     for typed in arguments:
-        name, equals, text = typed.partition("=")
-        argument = f"{SHORT.get(name, name)}{equals}{text}"
         try:
+            argument = spelt(typed)
             override = parser.parse_override(argument)
             if override.is_hydra_override():
                 _check_hydra_override(override.key_or_group)
                 continue
             key = _known_key(override, argument, groups)
             values = _values(override, argument, groups)
+            problems.extend(_wrong_values(key, values, groups))
             if key in ("do", "sweep"):
                 one = _single(key, values)
                 _require(key, one, DO if key == "do" else groups["sweep"])
@@ -85,13 +92,78 @@ def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
         except ConfigError as error:
             problems.extend(error.problems)
         except (HydraException, ValueError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            problems.append(Problem(typed, "", FROM_COMMAND_LINE, f"cannot be read ({first}); arguments are KEY=VALUE"))
+            problems.append(
+                Problem(typed, "", FROM_COMMAND_LINE, _unreadable(typed, str(error) or type(error).__name__))
+            )
     if sweep is None:
         problems.extend(_unknown_methods(axes.get("method", ()), groups))
     if problems:
         raise ConfigError(problems)
     return CommandLine(do, sweep, axes, fixed, varied)
+
+
+def spelt(typed: str) -> str:
+    """An argument as Hydra reads it: with the long name of its key, and with a path in quotes where Hydra's grammar
+    would refuse or split it. Raises ConfigError for an `out` that names no folder."""
+    name, equals, text = typed.partition("=")
+    key = SHORT.get(name, name)
+    if key == OUT and equals and not text:
+        raise ConfigError(Problem(name, "", FROM_COMMAND_LINE, f"names no folder; {name}=. is the current one"))
+    literal = key in PATHS and text and text != "null" and "${" not in text and not _QUOTED.fullmatch(text)
+    return f"{key}={render(text)}" if literal and _splits(key, text) else f"{key}{equals}{text}"
+
+
+def _splits(key: str, text: str) -> bool:
+    """Whether Hydra would not take a path as it stands. Of other paths than `out` several may be meant (PATH,PATH)."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(f"{key}={text}")
+    except HydraException:
+        return True
+    if override.is_sweep_override():
+        return key == OUT
+    return str(override.value()) != text
+
+
+def _unreadable(typed: str, error: str) -> str:
+    name, equals, text = typed.partition("=")
+    fix = f"cannot be read ({error.splitlines()[0]}); arguments are KEY=VALUE"
+    quotable = equals and text and name == name.strip() and "'" not in name and '"' not in text
+    return (
+        f"{fix}, and text with special characters stands in quotes: {shlex.quote(f'{name}={render(text)}')}"
+        if quotable
+        else fix
+    )
+
+
+def check_once(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a key that was typed twice with different values. `parse` itself lets the last one win, as
+    Hydra does: arguments that a file keeps yield to typed ones."""
+    given: dict[str, str] = {}
+    problems = []
+    for typed in arguments:
+        name, equals, text = typed.lstrip("+").partition("=")
+        key = SHORT.get(name, name)
+        if equals and given.setdefault(key, text) != text:
+            fix = f"is given twice, and {name}={given[key]} before; give it once"
+            problems.append(Problem(name, text, FROM_COMMAND_LINE, fix))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _wrong_values(key: str, values: Sequence[Any], groups: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """Values of the wrong type, and those named twice."""
+    if key in groups or key in AXES or key == "do":
+        faults = []
+    else:
+        faults = [fault for value in values for fault in checked(key, value)[1]]
+    found = [Problem(fault.key, fault.value, FROM_COMMAND_LINE, fault.fix) for fault in faults]
+    texts = [repr(value) for value in values]
+    if not found and len(set(texts)) < len(texts):
+        found.append(Problem(key, ",".join(map(describe, values)), FROM_COMMAND_LINE, "names a value twice"))
+    return found
 
 
 def _texts(override: Any, values: Sequence[Any]) -> list[str]:

@@ -6,9 +6,8 @@ Hydra is imported when a Composer is made, never with this module.
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from harness.config import CommandConfig
 from harness.configs import available_files, folders
 from harness.errors import ConfigError, Problem
-from harness.schema import nearest_key
+from harness.hydra_errors import place, translated
 
 CONFIG_MODULE = "sweeps"
 CONFIG_NAME = "config"
@@ -107,17 +106,28 @@ class Composer:
         if (group, name) not in self._contents:
             from omegaconf import OmegaConf
 
-            with _translated():
-                found = self._files.load_config(f"{group}/{name}")
+            files = self._files
+            with translated(files):
+                found = files.load_config(f"{group}/{name}")
             if found is None:
                 raise ConfigError(Problem(group, name, "", available_files(name, self.names(group))))
-            parents = [entry.path for entry in found.defaults_list if getattr(entry, "path", "_self_") != "_self_"]
+            listed = [str(getattr(entry, "path", "_self_")).removeprefix(f"/{group}/") for entry in found.defaults_list]
+            parents = [path for path in listed if path != "_self_"]
             node = OmegaConf.to_container(found.config, resolve=False)
             content = {str(key): v for key, v in node.items()} if isinstance(node, dict) else {}
             self._contents[group, name] = (content, tuple(reversed(parents)))
         return self._contents[group, name]
 
+    def where(self, group: str, name: str) -> str:
+        """Where a file is, to be shown: `sweeps/method/grpo.yaml`, or its path if it is none of the project's."""
+        return place(self._files, f"{group}/{name}")
+
     @property
+    def primary(self) -> str:
+        """Where the primary configuration is, to be shown."""
+        return place(self._files, self._name)
+
+    @cached_property
     def _files(self) -> Any:
         """Hydra's view of the search path."""
         return self._loader._parse_overrides_and_create_caching_repo(self._name, self._hydra)[1]
@@ -134,7 +144,7 @@ class Composer:
             further = [g for g in known if g not in GROUPS and not g.startswith("hydra/")]
             with open_dict(node):  # the node `hydra` is Hydra's own; everything else is the schema's
                 del node["hydra"]
-            with _translated():
+            with translated(self._files, overrides):
                 config = OmegaConf.to_object(node)
                 text = str(OmegaConf.to_container(node, resolve=False))
             if not isinstance(config, CommandConfig):
@@ -162,7 +172,7 @@ class Composer:
         from hydra.types import RunMode
 
         self.compositions += 1
-        with _translated():
+        with translated(self._files, overrides):
             return self._loader.load_configuration(
                 self._name, [*self._hydra, *overrides], run_mode=RunMode.RUN, from_shell=False
             )
@@ -246,57 +256,6 @@ def register_schema() -> None:
     from hydra.core.config_store import ConfigStore
 
     ConfigStore.instance().store(name="command_schema", node=CommandConfig, provider="harness.config")
-
-
-# ------------------------------------------------------------------------------------------------------------- errors
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn the errors of Hydra, OmegaConf and YAML into ConfigError."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException, YAMLError, AssertionError) as error:  # OmegaConf asserts, too
-        raise ConfigError(_problem(error)) from error
-
-
-def _problem(error: BaseException) -> Problem:
-    options = getattr(error, "options", None)
-    missing = getattr(error, "missing_cfg_file", None)
-    if options is not None and missing:
-        group, _, name = str(missing).rpartition("/")
-        return Problem(group, name, "", available_files(name, list(options)))
-    text = "\n".join(str(e) for e in _chain(error))
-    full_key = _search(r"full_key: (\S+)", text)
-    file = _search(r"In '([^']+)'", text)
-    origin = f"sweeps/{file}.yaml" if file else ("command line" if "verrid" in text else "")
-    if _search(r"Key '([^']+)' (?:is )?not in", text) and full_key:
-        near = nearest_key(full_key)
-        return Problem(full_key, "", origin, "there is no such key" + (f"; did you mean {near}?" if near else ""))
-    match = re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text)
-    if match and full_key:
-        return Problem(full_key, match[1], origin, f"must be {_KINDS.get(match[2], match[2])}")
-    if match := re.search(r"Invalid (?:value|type) assigned: (.+)", text):
-        return Problem(full_key, "", origin, match[1].rstrip("."))
-    first = next((line for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
-    detail = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    return Problem(full_key, "", origin, detail or first)
-
-
-_KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "text"}
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _search(pattern: str, text: str) -> str:
-    match = re.search(pattern, text)
-    return match[1] if match else ""
 
 
 def render(value: Any) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+FROM_COMMAND_LINE = "command line"  # as an origin
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

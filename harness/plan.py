@@ -88,7 +88,8 @@ def build_plan(composer: Composer, command: CommandLine) -> Plan:
     """Compose and validate every cell once. Raises ConfigError with everything that is wrong."""
     common, choices = _common(composer, command)
     if common.sweep is not None and command.sweep is not None:
-        sweep = expand(_crossed(common, common.sweep, command), command.sweep, command, composer.groups())
+        where = composer.where("sweep", command.sweep)
+        sweep = expand(_crossed(common, common.sweep, command), command.sweep, command, composer.groups(), where)
         common = composer.config(requested(composer, command, sweep))[0]
     else:
         sweep = single(command, choices, common.fraction, common.seed)

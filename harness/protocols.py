@@ -20,8 +20,9 @@ from typing import Any
 
 from harness.compose import PROTOCOL, Composer
 from harness.config import CommandConfig
-from harness.errors import ConfigError, Problem, suggest
+from harness.errors import ConfigError, Problem, describe, suggest
 from harness.schema import exists, keys, nearest_key
+from harness.typed import checked
 
 FAIR = "fair"
 ANY = "any"
@@ -60,7 +61,8 @@ class Protocols:
                 raise ConfigError(Problem(PROTOCOL, name, origin(), suggest(name, self.names(), "available")))
             # What is fair needs no file: one setting for every row, that of the scale.
             content = self._composer.file(PROTOCOL, name)[0] if name in self._composer.names(PROTOCOL) else {}
-            self._read[name] = _parsed(name, content, self._composer.groups())
+            where = self._composer.where(PROTOCOL, name)
+            self._read[name] = _parsed(name, where, content, self._composer.groups())
         return self._read[name]
 
     def values(self, name: str, method: str, env: str, origin: Callable[[], str] = str) -> Values:
@@ -77,6 +79,14 @@ class Protocols:
             found.update(self._nearest("method", method, entries))
             self._found[key] = found
         return self._found[key]
+
+    def origin(self, name: str) -> str:
+        """Where a protocol that was read comes from, to be shown."""
+        return self.get(name).origin
+
+    def says(self, group: str, file: str, key: str) -> bool:
+        """Whether a file of a group, or one that it inherits from, sets a dotted key."""
+        return any(_sets(self._composer.file(group, name)[0], group, key) for name in self._ancestry(group, file))
 
     def sets_apart(self, method: str, other: str, key: str) -> bool:
         """Whether a file of `method`'s that is none of `other`'s, both of the group `method`, sets a dotted key."""
@@ -135,12 +145,8 @@ def _sets(content: Mapping[str, Any], group: str, key: str) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------- reading files
-def _parsed(name: str, content: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Protocol:
-    from omegaconf import OmegaConf
-
-    origin = f"sweeps/{PROTOCOL}/{name}.yaml"
+def _parsed(name: str, origin: str, content: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> Protocol:
     problems: list[Problem] = []
-    probe = OmegaConf.structured(CommandConfig)
 
     def sub(node: Any, where: str) -> Mapping[str, Any]:
         if node is None or isinstance(node, Mapping):
@@ -160,9 +166,9 @@ def _parsed(name: str, content: Mapping[str, Any], groups: Mapping[str, Sequence
         found: dict[str, Any] = {}
         for key, given in sub(node, where).items():
             try:
-                found[str(key)] = _typed(probe, str(key), given)
+                found[str(key)] = _typed(str(key), given)
             except ValueError as error:
-                problems.append(Problem(str(key), str(given), f"{origin}, {where}", str(error)))
+                problems.append(Problem(str(key), describe(given), f"{origin}, {where}", str(error)))
         return found
 
     parts = dict(named(content, "", ("envs", "methods")))
@@ -179,14 +185,8 @@ def _parsed(name: str, content: Mapping[str, Any], groups: Mapping[str, Sequence
     return Protocol(name, origin, envs, methods)
 
 
-def _typed(probe: Any, key: str, given: Any) -> Any:
-    """A value in the type of its key. Raises ValueError saying what is wrong with either.
-
-    probe: a configuration to try the value in.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
+def _typed(key: str, given: Any) -> Any:
+    """A value in the type of its key. Raises ValueError saying what is wrong with either."""
     known = keys().get(key)
     if not exists(key):
         near = nearest_key(key)
@@ -195,11 +195,7 @@ def _typed(probe: Any, key: str, given: Any) -> Any:
         raise ValueError(f"is not for a protocol to decide; it may set keys of {', '.join(SECTIONS)}")
     if known is not None and (known.branch or known.mapping):
         raise ValueError("is a section, not a value; set its keys")
-    if known is None:  # a knob, whose type its method knows
-        return given
-    try:
-        OmegaConf.update(probe, key, given)
-        typed = OmegaConf.select(probe, key)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"has the wrong type ({str(error).splitlines()[0].strip()})") from error
-    return OmegaConf.to_object(typed) if OmegaConf.is_config(typed) else typed
+    typed, faults = checked(key, given)
+    if faults:
+        raise ValueError(faults[0].fix)
+    return typed

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.commandline import AXES, CommandLine, as_override, axis_value, check_group, check_key
 from harness.compose import named, render
 from harness.config import SweepConfig
-from harness.errors import ConfigError, Problem, nearest, suggest
+from harness.configs import available_files
+from harness.errors import FROM_COMMAND_LINE, ConfigError, Problem, describe, nearest, suggest
 from harness.schema import exists, nearest_key
+from harness.typed import checked
 from harness.validate import RANGES
 
 KINDS = ("method", "control", "baseline")
@@ -26,6 +28,7 @@ _NAME_FIX = "letters, digits, and _ . + -"
 _SLUG_LENGTH, _DIGEST_LENGTH = 60, 8
 
 Groups = Mapping[str, Sequence[str]]
+Place = Callable[[str], str]  # dotted key -> who says so
 
 
 @dataclass(frozen=True)
@@ -75,20 +78,27 @@ class Sweep:
     common: Mapping[str, str] = field(default_factory=dict)
 
 
-def expand(config: SweepConfig, file: str, command: CommandLine, groups: Groups) -> Sweep:
-    """The cells of sweep file `file`, and those that the command line selects. Raises ConfigError."""
-    origin = f"sweeps/sweep/{file}.yaml"
+def expand(config: SweepConfig, file: str, command: CommandLine, groups: Groups, origin: str = "") -> Sweep:
+    """The cells of sweep file `file`, and those that the command line selects. origin: where the file is, to be shown.
+    Raises ConfigError."""
+    origin = origin or f"sweeps/sweep/{file}.yaml"
+
+    def place(key: str) -> str:
+        given = any(key == k or key.startswith(f"{k}.") for k in command.fixed)
+        return FROM_COMMAND_LINE if given else origin
+
     if not config.rows:
-        raise ConfigError(Problem("sweep.rows", "", origin, "a sweep needs at least one row"))
-    common = _overrides(config.set, "sweep.set", origin, groups)
-    rows = _cross(_rows(config, common, origin, groups), command.varied)
-    points = _exclude(list(_grid(rows)), config.exclude, origin)
-    selected = _select(points, {axis: _known_names(points, axis, given) for axis, given in command.axes.items()}, file)
+        raise ConfigError(Problem("sweep.rows", "[]", place("sweep.rows"), "a sweep needs at least one row"))
+    common = _overrides(config.set, "sweep.set", place("sweep.set"), groups)
+    rows = _cross(_rows(config, common, place, groups), command.varied)
+    points = _exclude(list(_grid(rows)), config.exclude, place("sweep.exclude"))
+    wanted = {axis: _known_names(points, axis, given) for axis, given in command.axes.items()}
+    selected = _select(points, wanted, file, origin, groups)
     name, title = config.name or file, config.title or file
     if "sweep.name" not in command.fixed:
         name = results_name(name, command.changes)
     if not _NAME.fullmatch(name):
-        raise ConfigError(Problem("sweep.name", name, origin, f"names a folder; use {_NAME_FIX}"))
+        raise ConfigError(Problem("sweep.name", name, place("sweep.name"), f"names a folder; use {_NAME_FIX}"))
     return Sweep(name, title, origin, rows, tuple(points), selected, command.changes, common)
 
 
@@ -126,12 +136,19 @@ def single(command: CommandLine, defaults: Mapping[str, str], fraction: float, s
     methods = dict.fromkeys(given["method"] or (defaults["method"],))
     rows = _cross(tuple(Row(m, m, None, "method", None, (), {}, axes) for m in methods), command.varied)
     points = tuple(_grid(rows))
-    return Sweep(SINGLE, "Single run" if len(points) == 1 else "Runs", "command line", rows, points, frozenset(points))
+    return Sweep(
+        SINGLE, "Single run" if len(points) == 1 else "Runs", FROM_COMMAND_LINE, rows, points, frozenset(points)
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- rows
-def _rows(config: SweepConfig, common: Mapping[str, str], origin: str, groups: Groups) -> tuple[Row, ...]:
-    shared = {axis: getattr(config.axes, axis) for axis in GRID_AXES}
+def _rows(config: SweepConfig, common: Mapping[str, str], place: Place, groups: Groups) -> tuple[Row, ...]:
+    shared = {
+        axis: _axis(axis, getattr(config.axes, axis), f"sweep.axes.{axis}", place(f"sweep.axes.{axis}"), groups)
+        for axis in GRID_AXES
+        if not all(axis in row.axes for row in config.rows)
+    }
+    origin = place("sweep.rows")
     rows: list[Row] = []
     for number, row in enumerate(config.rows):
         where = f"sweep.rows[{number}]"
@@ -146,7 +163,8 @@ def _rows(config: SweepConfig, common: Mapping[str, str], origin: str, groups: G
                 near = nearest_key(key)
                 fix = "there is no such key" + (f"; did you mean {near}?" if near else "")
                 raise ConfigError(Problem(f"{where}.delta", key, origin, fix))
-        axes = {axis: _axis(axis, row.axes.get(axis, shared[axis]), where, origin, groups) for axis in GRID_AXES}
+        own = {axis: _axis(axis, values, f"{where}.axes.{axis}", origin, groups) for axis, values in row.axes.items()}
+        axes = {axis: own[axis] if axis in own else shared[axis] for axis in GRID_AXES}
         overrides = {**common, **_overrides(row.set, f"{where}.set", origin, groups)}
         identifier = row.id or row.method
         if not _NAME.fullmatch(identifier):
@@ -174,10 +192,10 @@ def _check_names(rows: Sequence[Row], origin: str) -> None:
 def _axis(axis: str, values: Any, where: str, origin: str, groups: Groups) -> tuple[Any, ...]:
     listed = list(values) if isinstance(values, (list, tuple)) else [values]
     if not listed:
-        raise ConfigError(Problem(f"sweep.axes.{axis}", "[]", origin, f"name at least one {axis}"))
-    typed = tuple(axis_value(axis, v, f"{origin}, {where}.axes.{axis}", groups) for v in listed)
+        raise ConfigError(Problem(where, "[]", origin, f"name at least one {axis}"))
+    typed = tuple(axis_value(axis, v, f"{origin}, {where}", groups) for v in listed)
     if len(set(typed)) != len(typed):
-        raise ConfigError(Problem(f"sweep.axes.{axis}", str(listed), origin, "names a value twice"))
+        raise ConfigError(Problem(where, describe(listed), origin, "names a value twice"))
     return typed
 
 
@@ -189,6 +207,8 @@ def _overrides(settings: Mapping[str, Any], where: str, origin: str, groups: Gro
             raise ConfigError(Problem(f"{where}.{key}", str(value), origin, fix))
         check_key(key, str(value), f"{origin}, {where}", groups)
         check_group(key, value, f"{origin}, {where}", groups)
+        if key not in groups and (faults := checked(key, value)[1]):
+            raise ConfigError([Problem(f.key, f.value, f"{origin}, {where}", f.fix) for f in faults])
         found[key] = as_override(key, render(value), groups)
     return found
 
@@ -249,15 +269,17 @@ def _row_names(point: Point) -> tuple[str, ...]:
     return (point.row, point.row.partition("/")[0])
 
 
-def _select(points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file: str) -> frozenset[Point]:
+def _select(
+    points: Sequence[Point], wanted: Mapping[str, tuple[Any, ...]], file: str, origin: str, groups: Groups
+) -> frozenset[Point]:
     """The cells whose coordinates are all among those wanted; `method` also finds rows by their name."""
     for axis, values in wanted.items():
         present = dict.fromkeys(c for point in points for c in _coordinates(point, axis))
         for value in values:
             if axis in RANGES and not RANGES[axis].holds(value):  # nothing that the sweep could be widened by
-                raise ConfigError(Problem(axis, str(value), "command line", str(RANGES[axis])))
+                raise ConfigError(Problem(axis, str(value), FROM_COMMAND_LINE, str(RANGES[axis])))
             if value not in present:
-                raise ConfigError(_not_in_sweep(axis, value, list(present), file))
+                raise ConfigError(_not_in_sweep(axis, value, list(present), file, origin, groups))
     return frozenset(
         point
         for point in points
@@ -282,19 +304,25 @@ def _coordinates(point: Point, axis: str) -> tuple[Any, ...]:
     return (point.method, *_row_names(point))
 
 
-def _not_in_sweep(axis: str, value: Any, present: Sequence[Any], file: str) -> Problem:
+def _not_in_sweep(axis: str, value: Any, present: Sequence[Any], file: str, origin: str, groups: Groups) -> Problem:
     listed = ", ".join(str(v) for v in present)
     alone = f"to run it by itself leave `sweep=` away: {axis}={value}"
     if axis == "method":
-        near = nearest(str(value), [str(v) for v in present])
-        meant = f"did you mean {near!r}? Else " if near else ""
-        fix = f"is no row of sweep {file} ({listed}); {meant}add it to sweeps/sweep/{file}.yaml, or {alone}"
+        exists = value in groups["method"]
+        near = nearest(str(value), [*(str(v) for v in present), *([] if exists else groups["method"])])
+        meant = f"did you mean {near!r}?" if near else ""
+        if exists:
+            wider = f"{meant} Else add" if meant else "add"
+            fix = f"is no row of sweep {file} ({listed}); {wider} it to {origin}, or {alone}"
+        else:
+            known = meant or available_files("", groups["method"])
+            fix = f"is neither a row of sweep {file} ({listed}) nor a method file; {known}"
     else:
         wider = ",".join(str(v) for v in (*present, value))
         fix = f"is not in sweep {file} ({listed}); widen it with sweep.axes.{axis}=[{wider}], or {alone}"
-    return Problem(axis, str(value), "command line", fix)
+    return Problem(axis, str(value), FROM_COMMAND_LINE, fix)
 
 
 def _nothing(wanted: Mapping[str, tuple[Any, ...]], file: str) -> frozenset[Point]:
     text = " ".join(f"{axis}={','.join(str(v) for v in values)}" for axis, values in wanted.items())
-    raise ConfigError(Problem("", "", "command line", f"{text} selects no cell of sweep {file}"))
+    raise ConfigError(Problem("", "", FROM_COMMAND_LINE, f"{text} selects no cell of sweep {file}"))

@@ -91,9 +91,9 @@ def test_scale_test_is_small(hydra: Composer) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nam: opid\n", ["method.nam", "sweeps/method/mine.yaml", "did you mean method.name"]),
-        ("coef: much\n", ["method.coef=much", "sweeps/method/mine.yaml", "a number"]),
-        ("skill: {router: [a]}\n", ["method.skill.router", "sweeps/method/mine.yaml"]),
+        ("nam: opid\n", ["method.nam", "conf/method/mine.yaml", "did you mean method.name"]),
+        ("coef: much\n", ["method.coef=much", "conf/method/mine.yaml", "a number"]),
+        ("skill: {router: [a]}\n", ["method.skill.router", "conf/method/mine.yaml"]),
         ("coef: [1\n", ["mine.yaml", "line"]),
     ],
 )

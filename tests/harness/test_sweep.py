@@ -157,8 +157,8 @@ def test_changed_settings_have_a_folder_of_their_own(arguments: list[str], name:
 
 def test_names_of_results_are_folders_and_distinct() -> None:
     several = [
-        ["training.steps=1,2"],
-        ["training.steps=[1,2]"],
+        ["method.knobs.x=1,2"],
+        ["method.knobs.x=[1,2]"],
         ["sweep.axes.seed=[0,1]"],
         ["sweep.axes.seed=[0,1,2]"],
         ["method.label='a b'"],
