@@ -38,14 +38,20 @@ _DEVIATIONS = (
         source="arXiv:2601.18734; ZJU-REAL/SDAR@8b85c23 opsd_trainer",
     ),
 )
+_PAPER = (
+    "a divergence between teacher and student. SDAR's algorithm 3 prints this baseline as the mean of log pi_theta - "
+    "log pi_ref, of a frozen policy without a skill, which has no teacher in its gradient; its table of settings has "
+    "lambda = 0.01 and beta = 5"
+)
+_SOURCE = "arXiv:2601.18734; arXiv:2605.15155 appendices B, C; ZJU-REAL/SDAR@8b85c23 opsd_trainer"
 DEVIATIONS = (
     *_DEVIATIONS,
     Deviation(
         topic="loss",
-        paper="a divergence between teacher and student",
+        paper=_PAPER,
         code="SDAR's gated gap (beta 5) without a policy gradient: row opsd_released",
         ours="the sampled-token gradient of the reverse KL; the released form has a row of its own",
-        source="arXiv:2601.18734; ZJU-REAL/SDAR@8b85c23 opsd_trainer",
+        source=_SOURCE,
     ),
     *teacher.DEVIATIONS,
 )
@@ -53,10 +59,10 @@ DEVIATIONS_RELEASED = (
     *_DEVIATIONS,
     Deviation(
         topic="loss",
-        paper="a divergence between teacher and student",
+        paper=_PAPER,
         code="SDAR's gated gap (beta 5) without a policy gradient; it raises every sampled token",
         ours="as the code; the faithful form is row opsd",
-        source="arXiv:2601.18734; ZJU-REAL/SDAR@8b85c23 opsd_trainer",
+        source=_SOURCE,
     ),
     *teacher.DEVIATIONS,
 )

@@ -16,7 +16,8 @@ no keywords; all and random are rows of its table 2; SkillRL (arXiv:2602.08234) 
 
 Styles: `sections` is text with headings, for language models. `compact` is for small models with a closed vocabulary:
 no prose but the environment's workflow line of the task; where a router finds another category than the task's own, the
-line of a donor task of that category.
+line of a donor task of that category; where it finds none (keyword, embedding), the task's own line after all, since
+general skills have no line.
 """
 
 from __future__ import annotations
