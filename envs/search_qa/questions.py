@@ -7,6 +7,8 @@ its answer occurs in the passage that the search engine would show. Three kinds,
     wikilead-bridge    the first passage names what has to be looked up next
     wikilead-compare   two passages have to be compared
 
+A question to which the articles give two answers (the capital of Yemen) is not asked.
+
 Articles are divided once and for all into those that training may read and those kept for evaluation; articles that a
 bridge connects are on the same side, and no question crosses.
 
@@ -28,7 +30,7 @@ from envs.search_qa.corpus import Passage, embedded
 
 ONE_HOP, BRIDGE, COMPARE = "wikilead-1hop", "wikilead-bridge", "wikilead-compare"
 KINDS = (ONE_HOP, BRIDGE, COMPARE)
-QUESTIONS_VERSION = 1  # raised whenever the same corpus would give other questions
+QUESTIONS_VERSION = 2  # raised whenever the same corpus would give other questions
 
 # kind of work in a description -> (relation, noun of the question)
 _WORKS = {
@@ -148,21 +150,33 @@ def derive(passages: Sequence[Passage], seed: int = 0) -> tuple[Question, ...]:
         by_name[plain(base(passage.title))].append(passage.title)
     facts = [fact for passage in passages for fact in _facts(passage)]
     known: dict[str, dict[str, _Fact]] = defaultdict(dict)  # title -> relation -> fact
-    capitals: dict[str, _Fact] = {}  # country -> fact about its capital
+    capitals: dict[str, list[_Fact]] = defaultdict(list)  # country -> facts about its capital, or its capitals
     for fact in facts:
         known[fact.title][fact.relation] = fact
         if fact.relation == "capital":
-            capitals.setdefault(plain(fact.value), fact)
+            capitals[plain(fact.value)].append(fact)
     if not any(f.relation in _FIRST for f in facts):
         raise ValueError("no passage says when anybody was born or died; is this the embedded corpus?")
-    found = [*_one_hop(facts, by_title), *_bridges(facts, known, capitals, by_title, by_name)]
+    sure = {country: told[0] for country, told in capitals.items() if len(told) == 1}
+    found = [*_one_hop(facts, by_title), *_bridges(facts, known, sure, by_title, by_name)]
     held_out = _held_out(found, passages)
     for side in (False, True):
         here = {title: own for title, own in known.items() if held_out[title] == side}
         rng = random.Random(f"compare|{QUESTIONS_VERSION}|{seed}|{side}")
         found += _comparisons(here, by_title, rng)
-    sided = {q.id: replace(q, held_out=held_out[q.hops[0]]) for q in found}
+    sided = {q.id: replace(q, held_out=held_out[q.hops[0]]) for q in _with_one_answer(found, facts)}
     return tuple(sorted(sided.values(), key=lambda q: q.id))
+
+
+def _with_one_answer(found: Iterable[Question], facts: Iterable[_Fact]) -> list[Question]:
+    """Without the questions that have another answer elsewhere, be it one that no passage would have been kept for."""
+    answers: dict[str, set[str]] = defaultdict(set)
+    for fact in facts:
+        answers[fact.question].add(plain(base(fact.title) if fact.relation == "capital" else fact.value))
+    kept = list(found)
+    for question in kept:
+        answers[question.text].update(plain(answer) for answer in question.answers)
+    return [question for question in kept if len(answers[question.text]) == 1]
 
 
 def _held_out(bridges: Iterable[Question], passages: Sequence[Passage]) -> dict[str, bool]:

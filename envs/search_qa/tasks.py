@@ -2,7 +2,9 @@
 
 Embedded: each kind's questions in one fixed random order, apart for each side of the division of articles. `test` is
 taken from the articles kept for evaluation; `validation` takes the first questions of the training side and `train`
-those that follow. So nothing that `test` reads was ever read in training. Official data (`env.data`): see `official`.
+those that follow. Every search is over all passages, so what `test` reads can be found in training too; but no question
+crosses: what is asked on one side is answered by articles that no question of the other side is about. Official data
+(`env.data`): see `official`.
 """
 
 from __future__ import annotations
