@@ -1,4 +1,4 @@
-"""What the command line does with a search: run, plan, status, tables, sync, cancel. Each returns the exit status."""
+"""What the command line does with a search: run, retry, plan, status, tables, sync, cancel; returns the exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.plan import Plan, missing, states
 from harness.report import cell_label
 from harness.tune.results import progress, space_lines, study_page, write_results
 from harness.tune.searches import searches_of
-from harness.tune.study import Study
+from harness.tune.study import ENDED, Study
 from harness.tune.trials import Trials
 from harness.tune.upcoming import jobs_of, left, under_way
 from harness.worker import DEFAULT_ENTRY
@@ -50,6 +50,7 @@ def act(plan: Plan, tune: TuneConfig, composer: Composer, command: CommandLine, 
     studies = [Study(search, tune, folder) for search in searches_of(plan, tune, command, trials)]
     actions: dict[str, Callable[[], int]] = {
         "run": lambda: run(plan, tune, studies, trials, command, entry),
+        "retry": lambda: run(plan, tune, studies, trials, command, entry, retry=True),
         "plan": lambda: show_plan(plan, studies, trials),
         "status": lambda: status(plan, studies, trials, command),
         "tables": lambda: tables(plan, studies, command),
@@ -67,7 +68,7 @@ def show_plan(plan: Plan, studies: Sequence[Study], trials: Trials) -> int:
     print(f"{plan.title}: {len(studies)} search{'es' if len(studies) != 1 else ''}, on the panel validation alone")
     for study in studies:
         search = study.search
-        to_do = study.tune.trials - sum(entry.state in ("COMPLETE", "PRUNED", "FAIL") for entry in study.entries())
+        to_do = study.tune.trials - sum(entry.state in ENDED and not entry.retried for entry in study.entries())
         cell = next(c for c in plan.cells if c.point == search.points[0])
         seconds = cell.expected_seconds
         hours = "unknown" if seconds is None else f"at most {to_do * len(search.seeds) * seconds / 3600:.2f} hours"
@@ -113,11 +114,18 @@ def sync(plan: Plan, studies: Sequence[Study]) -> int:
 
 
 def run(
-    plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials, command: CommandLine, entry: str
+    plan: Plan,
+    tune: TuneConfig,
+    studies: Sequence[Study],
+    trials: Trials,
+    command: CommandLine,
+    entry: str,
+    retry: bool = False,
 ) -> int:
     """Run trials until each study has as many as it should have, then write and print what is found.
 
-    With launcher=slurm their runs are jobs, and the command stays all the same: it has to ask and to tell.
+    retry: trials that failed are done once more, with the same parameters, and so are runs that failed. With
+    launcher=slurm their runs are jobs, and the command stays all the same: it has to ask and to tell.
     """
     runtime, jobs = plan.command.runtime, plan.command.launcher.name == SLURM
     if jobs and (wrong := script.problems(plan.command.launcher, plan.out)):
@@ -125,8 +133,10 @@ def run(
     check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
     (plan.results / FOLDER).mkdir(parents=True, exist_ok=True)
     try:
+        if retry and (failed := sum(study.retry() for study in studies)):
+            say(f"{failed} trials that failed are done once more")
         to_do = sum(study.to_do() for study in studies)
-        stopped = _work(plan, tune, studies, trials, entry) if to_do else False
+        stopped = _work(plan, tune, studies, trials, entry, retry) if to_do else False
         if not to_do:
             say(f"{plan.title}: all {tune.trials} trials of {len(studies)} searches are done, nothing to run")
     except RecordError as error:
@@ -145,7 +155,7 @@ def run(
     return _exit(studies)
 
 
-def _work(plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials, entry: str) -> bool:
+def _work(plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials, entry: str, retry: bool) -> bool:
     """Whether the user stopped it."""
     from harness.progress import Progress
     from harness.tune.loop import Loop
@@ -157,7 +167,7 @@ def _work(plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials
     _prepare(plan, studies)
     labels = {cell.fingerprint: cell_label(plan, cell) for cell in plan.cells}
     with Progress(labels) as show:
-        pool, at_once = _pool(plan, show, entry)
+        pool, at_once = _pool(plan, show, entry, retry)
         parallel = tune.parallel or (max(1, math.ceil(at_once / len(studies[0].search.seeds))) if at_once else AT_ONCE)
         with pool.working():
             try:
@@ -166,14 +176,14 @@ def _work(plan: Plan, tune: TuneConfig, studies: Sequence[Study], trials: Trials
                 return True
 
 
-def _pool(plan: Plan, show: Progress, entry: str) -> tuple[LocalPool | JobPool, int]:
+def _pool(plan: Plan, show: Progress, entry: str, retry: bool) -> tuple[LocalPool | JobPool, int]:
     """What executes runs, and how many the launcher gives at a time; 0 if it does not say."""
     from harness.tune.jobs import JobPool
     from harness.tune.pool import LocalPool
 
     launcher = plan.command.launcher
     if launcher.name == SLURM:
-        return JobPool(launcher, plan.runs, plan.sweep.name, show, entry), launcher.parallel
+        return JobPool(launcher, plan.runs, plan.sweep.name, show, entry, retry=retry), launcher.parallel
     pool = LocalPool(launcher.workers, show, entry)
     return pool, pool.workers
 
@@ -211,7 +221,7 @@ def _exit(studies: Sequence[Study]) -> int:
     """0 if every trial of every study ended, and none failed."""
     done = True
     for study in studies:
-        states = [entry.state for entry in study.entries()]
+        states = [entry.state for entry in study.entries() if not entry.retried]
         if failed := states.count("FAIL"):
             say(f"{study.search.place}: {failed} trials failed; the table says why")
         done &= not failed and sum(s in ("COMPLETE", "PRUNED") for s in states) >= study.tune.trials

@@ -11,7 +11,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING
 from harness.actions_common import PreparationError
 from harness.actions_slurm import Views, counts
 from harness.config import LauncherConfig
+from harness.launch.endings import TRIED_BY_A_NEW_COMMAND
 from harness.launch.scheduler import Slurm
 from harness.launch.shapes import shape_of
 from harness.launch.slurm import REFUSED, RETRY_HINT, Dispatcher
 from harness.launch.tasks import Task, TaskReport
 from harness.record import RunDirectory
+from harness.stages import Cell
 from harness.states import PENDING
 from harness.stopping import request_stop
 from harness.worker import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
     from harness.progress import Progress
-    from harness.stages import Cell
 
 LOOK_SECONDS = 1.0  # between looks at the records of runs; the scheduler is asked every launcher.poll_seconds
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -41,7 +42,8 @@ class RefusedJobError(PreparationError):
 
 
 class JobPool:
-    """Runs as jobs. runs: the folder of run directories, beside which the jobs' files lie; sweep: name for jobs."""
+    """Runs as jobs. runs: the folder of run directories, beside which the jobs' files lie; sweep: name for jobs; retry:
+    runs that failed are tried again, whatever the failure was."""
 
     def __init__(
         self,
@@ -51,10 +53,13 @@ class JobPool:
         show: Progress,
         entry: str = DEFAULT_ENTRY,
         scheduler: Slurm | None = None,
+        retry: bool = False,
     ) -> None:
+        self._retry, self._cells = retry, dict[str, Cell]()
         self._dispatcher = Dispatcher(
-            [], launcher, runs.parent, sweep, entry=entry, scheduler=scheduler, say=show.message
-        )
+            [], launcher, runs.parent, sweep, retry_failed=retry, before=self._before, entry=entry,
+            scheduler=scheduler, say=show.message,
+        )  # fmt: skip
         self._seconds = launcher.poll_seconds
         self._show, self._views = show, Views(show.labels, runs)
         self._runs: dict[str, RunDirectory] = {}
@@ -87,11 +92,15 @@ class JobPool:
         name = cell.fingerprint
         if name in self._runs and self.outcome(name)[0] is None:
             return
-        self._runs[name] = run
+        self._runs[name], self._cells[name] = run, cell
         self._tasks.pop(name, None)
         self._show.labels[name] = label
         self._dispatcher.add([Task(run, shape_of(cell.config), cell.requires, cell.config.runtime.threads)])
         self._next = 0.0
+
+    def _before(self, names: Sequence[str]) -> None:
+        for name in names:
+            RunDirectory.create(self._runs[name].path.parent, self._cells[name].config, name)
 
     def stop(self, fingerprint: str, reason: str) -> None:
         request_stop(self._runs[fingerprint].path, reason)
@@ -111,6 +120,9 @@ class JobPool:
         if task is None or task.open:  # a job of which nobody knows whether it runs is open, too
             return None, ""
         return task.status, task.note.removesuffix(f"; {RETRY_HINT}")
+
+    def tries_again(self, failure_class: str) -> bool:
+        return self._retry or failure_class in TRIED_BY_A_NEW_COMMAND
 
     @property
     def stopping(self) -> bool:

@@ -2,19 +2,25 @@
 
 Looks at the panel `validation` are told to the pruner seed by seed, in the order of the seeds, so that the n-th number
 of every trial means the same: the mean of the final successes of the seeds before and of the look at this one.
+
+A trial fails by what its settings did. Where a machine, a disk, an endpoint or a teacher that trials share is in the
+way, the search ends instead, with its trials left as they are: the next one would meet the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from harness.actions_common import PreparationError
 from harness.errors import ConfigError
 from harness.files import RecordError
+from harness.launch.job import BUDGET_USED
 from harness.record import RunDirectory
+from harness.stages import Cell
 from harness.states import COMPLETE, FAILED, INTERRUPTED, PENDING
 from harness.tune.objectives import SUCCESS, Measured, looks, measured
 from harness.tune.study import ENDING, FINGERPRINTS, SEEDS, Asked, Study
@@ -25,6 +31,11 @@ if TYPE_CHECKING:  # the pool brings the launcher with it
 
 IDLE_SECONDS = 1.0  # between two looks at a study that had no trial for us
 RESTARTS = 3  # of a run that somebody else stopped
+MACHINES = ("infra", "disk")  # classes of failures that no setting is to blame for
+
+
+class NobodysFaultError(PreparationError):
+    """Something that trials share is in the way: no trial's fault, and no trial is told as failed for it."""
 
 
 @dataclass
@@ -37,7 +48,11 @@ class _Live:
     ending: tuple[str, str] | None = None
     finished: dict[str, Measured] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # of spools, as far as they were read
-    restarts: int = 0
+    restarts: dict[str, int] = field(default_factory=dict)  # of runs that somebody else stopped
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)  # how far runs were when they were last started
+
+    def cell(self, name: str) -> Cell:
+        return next(cell for cell in self.made.all if cell.fingerprint == name)
 
 
 class Loop:
@@ -61,7 +76,7 @@ class Loop:
     def run(self) -> bool:
         """Until every study has its trials, those of other commands included; False if the user stopped it first.
 
-        Raises RecordError, ConfigError: what is under way is then left to the next command.
+        Raises RecordError, ConfigError, PreparationError: what is under way is then left to the next command.
         """
         try:
             while True:
@@ -92,7 +107,8 @@ class Loop:
             self._next_ask = time.monotonic() + IDLE_SECONDS
         if to_do and not self._live and not self._waits:
             self._waits = True
-            self._say(f"another command works on the last {to_do} trial(s); waiting for it")
+            holders = "; ".join(line for study in self._studies for line in study.held())
+            self._say(f"another command works on the last {to_do} trial(s); waiting for it ({holders or 'it begins'})")
         return to_do
 
     def _begin(self, study: Study, asked: Asked) -> None:
@@ -111,29 +127,67 @@ class Loop:
             self._stop(live)
 
     def _start(self, live: _Live, fingerprint: str) -> None:
-        cell = next(c for c in live.made.all if c.fingerprint == fingerprint)
-        run = RunDirectory.create(self._runs, cell.config, fingerprint)
+        cell = live.cell(fingerprint)
+        run = RunDirectory.create(self._runs, cell.config, fingerprint, update=False)
+        live.steps[fingerprint] = self._far(fingerprint)
         self._pool.add(run, cell, live.made.labels[fingerprint])
+
+    def _far(self, fingerprint: str) -> tuple[int, int]:
+        """Training steps and evaluations that a run has done."""
+        state = RunDirectory(self._runs / fingerprint).state()
+        return state.last_step, len(state.evaluations)
 
     # ------------------------------------------------------------------------------------------------- on the way
     def _look(self, live: _Live) -> None:
-        ends = {c.fingerprint: self._pool.outcome(c.fingerprint) for c in live.made.cells}
+        every = {c.fingerprint: self._pool.outcome(c.fingerprint) for c in live.made.all}
+        ends = {c.fingerprint: every[c.fingerprint] for c in live.made.cells}
         self._measure(live, [name for name, (state, _) in ends.items() if state == COMPLETE])
         if live.ending is None:
-            broken = [(name, state, why) for name, (state, why) in ends.items() if state in (FAILED, PENDING)]
-            if broken:
-                name, state, why = broken[0]
-                self._give_up(live, "FAIL", f"run {name}: {state}: {why}")
-            elif live.ending is None:
-                self._report(live)
+            self._judge(live, every)
+        if live.ending is None:
+            self._report(live)
         if any(state is None for state, _ in ends.values()):
             return
         if self._pool.stopping and any(state != COMPLETE for state, _ in ends.values()):
             return  # the next command goes on with it
-        if live.ending is None and (left := [name for name, (state, _) in ends.items() if state == INTERRUPTED]):
+        left = {name: why for name, (state, why) in every.items() if state in (INTERRUPTED, PENDING)}
+        if live.ending is None and left:
             self._again(live, left)
             return
         self._end(live)
+
+    def _judge(self, live: _Live, ends: Mapping[str, tuple[str | None, str]]) -> None:
+        """Whether a run's failure is that of its trial. Raises NobodysFaultError where it is not."""
+        teachers = {cell.fingerprint for cell in live.made.teachers}
+        for name, (state, why) in ends.items():
+            if state != FAILED:
+                continue
+            kind = RunDirectory(self._runs / name).state().failure_class or "infra"  # it could not be recorded
+            shared = name in teachers and not self._trains_teachers(live)
+            who = f"the teacher {live.made.labels[name]}, run {name}" if name in teachers else f"run {name}"
+            if shared or kind in MACHINES or self._asks_in_vain(live, name, kind):
+                self._nobodys(live, kind, f"{who} failed ({kind}): {why}")
+            self._give_up(live, "FAIL", f"{who}: {state}: {why}")
+            return
+        stuck = [(name, why) for name, (state, why) in ends.items() if state == PENDING]
+        if stuck and all(ends[name][0] == COMPLETE for name in teachers):
+            self._nobodys(live, "", f"run {stuck[0][0]} cannot start: {stuck[0][1]}")
+
+    def _trains_teachers(self, live: _Live) -> bool:
+        """Whether teachers are trained with the trial's settings: all but those of `method` are theirs as well."""
+        return any(not d.key.startswith("method.") for d in live.study.search.dimensions)
+
+    def _asks_in_vain(self, live: _Live, name: str, kind: str) -> bool:
+        """Whether a run failed for want of answers of an endpoint that no searched key is about."""
+        searched = any(d.key.startswith("analyzer.") for d in live.study.search.dimensions)
+        return kind == "analyzer" and live.cell(name).config.analyzer.name == "openai" and not searched
+
+    def _nobodys(self, live: _Live, kind: str, what: str) -> NoReturn:
+        again = "the same command" if self._pool.tries_again(kind) else "do=retry"
+        raise NobodysFaultError(
+            f"{live.study.search.place}, trial {live.asked.number}: {what}. No setting is to blame for that, so the "
+            f"search ends and its trials stay as they are: put it right, then {again} goes on with them"
+        )
 
     def _measure(self, live: _Live, complete: Sequence[str]) -> None:
         """Read what newly completed runs gave."""
@@ -144,7 +198,9 @@ class Loop:
                 continue
             try:
                 live.finished[name] = measured(self._runs / name, search.skills, names)
-            except (ValueError, OSError) as error:
+            except OSError as error:
+                raise RecordError(f"what run {name} gave cannot be read: {error}") from error
+            except ValueError as error:
                 self._give_up(live, "FAIL", f"run {name}: {error}")
                 return
 
@@ -192,14 +248,17 @@ class Loop:
             if self._pool.outcome(cell.fingerprint)[0] is None:
                 self._pool.stop(cell.fingerprint, told)
 
-    def _again(self, live: _Live, names: Sequence[str]) -> None:
-        """Runs that somebody else stopped go on from their checkpoints, a few times."""
-        live.restarts += 1
-        if live.restarts > RESTARTS:
-            live.ending = ("FAIL", f"run {names[0]} was stopped {RESTARTS} times by somebody else")
-            self._end(live)
-            return
-        for name in names:
+    def _again(self, live: _Live, left: Mapping[str, str]) -> None:
+        """Runs that were stopped go on from their checkpoints: a few times where somebody else stopped them, and as
+        long as they get on where their jobs used up how often they may come back."""
+        for name, why in left.items():
+            if BUDGET_USED not in why or self._far(name) <= live.steps[name]:
+                live.restarts[name] = live.restarts.get(name, 0) + 1
+            if live.restarts.get(name, 0) > RESTARTS:
+                live.ending = ("FAIL", f"run {name} was stopped {RESTARTS} times by somebody else: {why}")
+                self._end(live)
+                return
+        for name in left:
             self._start(live, name)
 
     # ------------------------------------------------------------------------------------------------- the end

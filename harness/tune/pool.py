@@ -37,6 +37,10 @@ class Pool(Protocol):
         """(state, why) in which a run ended; (None, "") while it has not."""
         ...
 
+    def tries_again(self, failure_class: str) -> bool:
+        """Whether the next command tries a run again that failed so; else do=retry has to ask for it."""
+        ...
+
     @property
     def stopping(self) -> bool:
         """Whether the user asked to stop."""
@@ -53,7 +57,10 @@ class LocalPool:
 
     def __init__(self, workers: int, show: Progress, entry: str = DEFAULT_ENTRY) -> None:
         self.workers = workers if workers > 0 else available_cores()
-        self._launcher = Launcher([], self.workers, show, retry_failed=True, entry=entry, requires={})
+        self._cells: dict[str, Cell] = {}
+        self._launcher = Launcher(
+            [], self.workers, show, retry_failed=True, entry=entry, requires={}, before=self._before
+        )
 
     @contextlib.contextmanager
     def working(self) -> Iterator[LocalPool]:
@@ -64,7 +71,11 @@ class LocalPool:
             finally:
                 self._launcher.leave_nobody_behind()
 
+    def _before(self, run: RunDirectory) -> None:
+        RunDirectory.create(run.path.parent, self._cells[run.fingerprint].config, run.fingerprint)
+
     def add(self, run: RunDirectory, cell: Cell, label: str) -> None:
+        self._cells[cell.fingerprint] = cell
         self._launcher.add(run, label, cell.requires)
 
     def stop(self, fingerprint: str, reason: str) -> None:
@@ -77,6 +88,9 @@ class LocalPool:
     def outcome(self, fingerprint: str) -> tuple[str | None, str]:
         cell = self._launcher.cell(fingerprint)
         return (cell.status, cell.note) if cell.ended else (None, "")
+
+    def tries_again(self, failure_class: str) -> bool:
+        return True
 
     @property
     def stopping(self) -> bool:

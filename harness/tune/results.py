@@ -133,11 +133,14 @@ def space_lines(study: Study) -> list[str]:
 
 def progress(study: Study) -> str:
     """How many trials ended in which way, of how many."""
-    states = [entry.state for entry in study.entries()]
+    entries = study.entries()
+    states = [entry.state for entry in entries if not entry.retried]
     words = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "under way or left unfinished"}
     told = ", ".join(f"{states.count(state)} {word}" for state, word in words.items() if states.count(state))
     left = max(0, study.tune.trials - len(states))
-    return f"{study.tune.trials} trials: {told + ', ' if told else ''}{left} to begin"
+    again = len(entries) - len(states)
+    more = f" ({again} more failed, and others are in their place)" if again else ""
+    return f"{study.tune.trials} trials: {told + ', ' if told else ''}{left} to begin{more}"
 
 
 def _table(search: Search, entries: Sequence[Entry], best: Sequence[int]) -> list[str]:
@@ -149,7 +152,7 @@ def _table(search: Search, entries: Sequence[Entry], best: Sequence[int]) -> lis
         rows.append(
             [
                 f"{entry.number} (best)" if entry.number in best else str(entry.number),
-                entry.state.lower(),
+                "failed, done once more" if entry.retried else entry.state.lower(),
                 *(_number(entry.params.get(key, "")) for key in keys),
                 *(_number(entry.values.get(o.name, "")) for o in search.objectives),
                 f"{low:.3f} to {high:.3f}" if isinstance(low, float) and isinstance(high, float) else "",

@@ -58,12 +58,6 @@ class Search:
         return f"{self.row.id} in {point.env} on {point.backbone}{part}"
 
 
-def tune_of(plan: Plan) -> TuneConfig | None:
-    """What makes a plan a search; None for a sweep that is none."""
-    sweep = plan.command.sweep
-    return None if sweep is None else sweep.tune
-
-
 def searches_of(plan: Plan, tune: TuneConfig, command: CommandLine, trials: Trials) -> tuple[Search, ...]:
     """Every selected search, its whole space validated at its ends. Raises ConfigError with all that is wrong."""
     origin = plan.sweep.origin

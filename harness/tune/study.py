@@ -2,8 +2,8 @@
 
 Trials are asked for under a lock, so that two commands never make more of them than were wanted, and each belongs to
 the process that holds its claim file (harness.claim). A trial whose process died is taken over by the next command,
-with the parameters and the runs that it has. The journal is append-only; a line torn by a kill is cut off before
-anything is read, since Optuna would glue the next entry to it.
+with the parameters and the runs that it has. A failed trial that is to be done once more (do=retry) gets a successor
+with the same parameters, which counts in its place.
 
 Optuna is imported when a study is opened, never with this module.
 """
@@ -11,7 +11,6 @@ Optuna is imported when a study is opened, never with this module.
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 FINGERPRINTS, REASON, SEEDS, ENDING = "fingerprints", "reason", "seeds", "ending"
+RETRIES = "retries"  # number of the failed trial in whose place a trial is
 ENDED = ("COMPLETE", "PRUNED", "FAIL")
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,8 @@ class Entry:
 
     state: WAITING | RUNNING | COMPLETE | PRUNED | FAIL; values: objective -> number, if complete; looks: step of the
     search -> success on the way; fingerprints: of its runs, one per seed; reason: why it failed or was stopped;
-    seeds: one {seed, episodes, values} per finished run; seconds: from asking to telling
+    seeds: one {seed, episodes, values} per finished run; seconds: from asking to telling; retried: it failed, and
+    another trial is in its place
     """
 
     number: int
@@ -53,6 +52,7 @@ class Entry:
     reason: str
     seeds: tuple[Mapping[str, Any], ...]
     seconds: float | None
+    retried: bool = False
 
 
 class Asked:
@@ -121,12 +121,12 @@ class Study:
         if self._opened is None:
             import optuna
             from optuna.storages import JournalStorage
-            from optuna.storages.journal import JournalFileBackend
+
+            from harness.tune.journal import Journal
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             with self._lock():
-                self._mend()
-                storage = JournalStorage(JournalFileBackend(str(self.journal)))
+                storage = JournalStorage(Journal(self.journal))
                 self._opened = optuna.create_study(
                     study_name=self.search.name,
                     storage=storage,
@@ -140,24 +140,6 @@ class Study:
                     self._opened.enqueue_trial(dict(self.search.start))
         return self._opened
 
-    def _mend(self) -> None:
-        """Cut off a line that its writer could not finish."""
-        if not self.exists():
-            return
-        from optuna.storages.journal import JournalFileSymlinkLock
-
-        lock = JournalFileSymlinkLock(str(self.journal))
-        lock.acquire()
-        try:
-            data = self.journal.read_bytes()
-            if not data.endswith(b"\n"):
-                whole = data.rfind(b"\n") + 1
-                with self.journal.open("r+b") as file:
-                    file.truncate(whole)
-                _log.warning("cut a torn line of %d bytes off %s", len(data) - whole, self.journal)
-        finally:
-            lock.release()
-
     # ------------------------------------------------------------------------------------------------- asking, telling
     def ask(self) -> Asked | None:
         """A trial to work on: one that nobody works on any more, else a new one; None if there is none to be had."""
@@ -169,13 +151,31 @@ class Study:
                     import optuna
 
                     return self._asked(optuna.Trial(study, frozen._trial_id), claim)
-            if sum(frozen.state.name != "WAITING" for frozen in trials) >= self.tune.trials:
+            gone = _retried(trials)
+            if sum(t.state.name != "WAITING" and t.number not in gone for t in trials) >= self.tune.trials:
                 return None
             study.sampler = _sampler(self.tune, len(trials))
             handle = study.ask()
             claim = claims.acquire(self._claim_path(handle.number))
             assert claim is not None  # a number is given once, and we hold the lock
             return self._asked(handle, claim)
+
+    def retry(self) -> int:
+        """Have every failed trial done once more, with its parameters; returns how many."""
+        study = self.open()
+        with self._lock():
+            trials = study.get_trials(deepcopy=False)
+            gone = _retried(trials)
+            failed = [t for t in trials if t.state.name == "FAIL" and t.number not in gone]
+            for frozen in failed:
+                study.enqueue_trial(dict(frozen.params), user_attrs={RETRIES: frozen.number})
+        return len(failed)
+
+    def held(self) -> list[str]:
+        """Who works on the trials that are under way, with the way on where nobody can tell."""
+        under_way = (t for t in self.open().get_trials(deepcopy=False) if t.state.name == "RUNNING")
+        looks = ((t.number, self._claim_path(t.number)) for t in under_way)
+        return [f"trial {number}: {claims.told(path, claims.inspect(path))}" for number, path in looks]
 
     def _asked(self, handle: optuna.Trial, claim: Claim) -> Asked:
         params = {d.key: d.suggest(handle) for d in self.search.dimensions}
@@ -195,7 +195,9 @@ class Study:
 
     def to_do(self) -> int:
         """Trials that have not ended yet, those of others included."""
-        ended = sum(t.state.is_finished() for t in self.open().get_trials(deepcopy=False))
+        trials = self.open().get_trials(deepcopy=False)
+        gone = _retried(trials)
+        ended = sum(t.state.is_finished() and t.number not in gone for t in trials)
         return max(0, self.tune.trials - ended)
 
     def entries(self) -> list[Entry]:
@@ -203,6 +205,8 @@ class Study:
         if self._opened is None and not self.exists():
             return []
         names = [o.name for o in self.search.objectives]
+        trials = self.open().get_trials(deepcopy=False)
+        gone = _retried(trials)
         return [
             Entry(
                 number=t.number,
@@ -214,8 +218,9 @@ class Study:
                 reason=t.user_attrs.get(REASON, ""),
                 seeds=tuple(t.user_attrs.get(SEEDS, ())),
                 seconds=t.duration.total_seconds() if t.duration is not None else None,
+                retried=t.number in gone,
             )
-            for t in self.open().get_trials(deepcopy=False)
+            for t in trials
             if t.state.name != "WAITING"
         ]
 
@@ -242,6 +247,11 @@ class Study:
         except (ValueError, RuntimeError) as error:
             return f"not computed: {error}"
         return {key: float(share) for key, share in found.items()}
+
+
+def _retried(trials: Sequence[FrozenTrial]) -> set[int]:
+    """Numbers of the trials in whose place another one is."""
+    return {int(t.user_attrs[RETRIES]) for t in trials if RETRIES in t.user_attrs}
 
 
 def _directions(search: Search) -> Any:

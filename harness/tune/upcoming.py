@@ -24,7 +24,7 @@ def left(plan: Plan, studies: Sequence[Study], trials: Trials) -> Plan:
     found: list[Cell] = []
     for study in studies:
         own = [cell for cell in plan.cells if not cell.stage and cell.point in study.search.points]
-        for number in range(len(study.entries()), study.tune.trials):
+        for number in range(sum(not entry.retried for entry in study.entries()), study.tune.trials):
             found += [replace(cell, fingerprint=f"{cell.fingerprint}-trial-{number}") for cell in own]
     stages = [cell for cell in plan.cells if cell.stage and cell.selected]
     return _with(plan, [made for study in studies for made in _begun(study, trials)], [*found, *stages])

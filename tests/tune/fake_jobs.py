@@ -11,6 +11,7 @@ from launch_runs import begins
 
 from harness.config import RunConfig
 from harness.launch import tickets
+from harness.launch.job import BUDGET_USED
 from harness.record import RunDirectory
 from harness.states import COMPLETE, FAILED, INTERRUPTED
 from harness.stopping import stop_requested
@@ -20,11 +21,15 @@ from harness.worker import EXIT_FAILED, EXIT_INTERRUPTED
 class Nodes:
     """`play` starts every job that waits, and takes one step of every run whose job runs.
 
-    holds: whether a run's job has to wait; steps: of every run, in the order in which they were taken.
+    holds: whether a run's job has to wait; breaks: (error, failure class) where a run fails at its next step; short:
+    every job is at its last comeback, and reaches its time limit after one step; steps: of every run, in the order in
+    which they were taken.
     """
 
     def __init__(self, cluster: FakeCluster, runs: Path, holds: Callable[[RunConfig], bool] = lambda config: False):
         self._cluster, self._folder, self.holds = cluster, runs, holds
+        self.breaks: Callable[[RunConfig], tuple[str, str] | None] = lambda config: None
+        self.short = False
         self._configs: dict[str, RunConfig] = {}
         self.steps: list[tuple[str, int]] = []
         self.starts: list[str] = []
@@ -56,9 +61,12 @@ class Nodes:
         config, state = self.config(run), run.stored_state()
         attempt = begins(run, job, state.last_step)
         step = state.last_step + 1
+        broken = self.breaks(config)
         if config.method.coef == 0.95:  # a value that a search draws only where a test lists it
-            run.write_state(state=FAILED, error="ValueError: coef is too much", failure_class="crash")
-            attempt.finish(FAILED, state.last_step, "ValueError: coef is too much", "crash")
+            broken = ("ValueError: coef is too much", "crash")
+        if broken is not None:
+            run.write_state(state=FAILED, error=broken[0], failure_class=broken[1])
+            attempt.finish(FAILED, state.last_step, *broken)
             self._cluster.set(job, "FAILED", exit_code=f"{EXIT_FAILED}:0")
             return
         if reason := stop_requested(run.path):
@@ -71,6 +79,12 @@ class Nodes:
         run.spool.close()
         run.write_state(last_step=step)
         self.steps.append((run.fingerprint, step))
+        if self.short and step < state.planned_steps:
+            spent = f"job {job} was in the queue 1 times, and may come back 0 times ({BUDGET_USED}=0)"
+            run.write_state(state=INTERRUPTED, error=spent)
+            attempt.finish(INTERRUPTED, step, spent)
+            self._cluster.set(job, "FAILED", exit_code=f"{EXIT_INTERRUPTED}:0")
+            return
         attempt.finish(INTERRUPTED, step, "")  # one attempt for each step will do
         if step == state.planned_steps:
             fake_trials.evaluate(run, config)

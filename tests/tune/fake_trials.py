@@ -1,7 +1,8 @@
 """A stand-in for `harness.run:execute` whose success is a known function of the searched keys.
 
 success = 1 - |log10(coef) + 1|, least 0: best at coef=0.1. FAKE_TRIALS names a file that gets a line per start and per
-step. Runs with coef = BROKEN fail: a value that a search draws only where a test lists it.
+step; where a file of that name with `.full` exists, the disk is full. Runs with coef = BROKEN fail: a value that a
+search draws only where a test lists it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ def journal(*words: object) -> None:
 
 
 def success(config: RunConfig) -> float:
-    return max(0.0, 1.0 - abs(math.log10(config.method.coef) + 1.0))
+    return max(0.0, 1.0 - abs(math.log10(config.method.coef or 0.1) + 1.0))  # a teacher has none
 
 
 def train(run: RunDirectory, should_stop: Callable[[], bool]) -> None:
     config = run.load_config()
     journal("start", run.fingerprint)
+    if Path(os.environ["FAKE_TRIALS"] + ".full").exists():
+        raise OSError(28, "No space left on device")
     if config.method.coef == BROKEN:
         raise ValueError("coef is too much")
     state = run.state()
@@ -67,4 +70,4 @@ def evaluate(run: RunDirectory, config: RunConfig) -> None:
     ]
     pq.write_table(pa.Table.from_pylist(rows), run.episodes_path)
     counts = {"requested": EPISODES, "graded": EPISODES, "excluded": 0}
-    run.write_state(evaluations={"validation/off": counts})
+    run.write_state(evaluations=dict.fromkeys(run.stored_state().declared, counts))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from harness.cli import INCOMPLETE, INTERRUPTED, OK
 from harness.errors import ConfigError
 from harness.launch import cancelling, slurm, tickets
 from harness.launch.shapes import Shape
+from harness.owner import current_owner
 from harness.tune import actions, loop
 from harness.tune.study import Study
 from harness.tune.upcoming import left
@@ -135,6 +138,129 @@ def test_a_job_that_is_lost_with_its_node_is_submitted_again(
     code, study = search("sweep.tune.trials=1", NO_PRUNER)
     assert code == OK and states(study) == ["COMPLETE"] and jobs(nodes) == [2]
     assert max(Counter(nodes.steps).values()) == 1
+
+
+def test_time_limits_are_no_stops_by_somebody_else(search: Search, nodes: Nodes) -> None:
+    nodes.short = True
+    steps = ("training.steps=8", "sweep.tune.trials=1", "sweep.axes.seed=[0,1]", NO_PRUNER)
+    code, study = search(*steps)
+    assert code == OK and states(study) == ["COMPLETE"] and jobs(nodes) == [8, 8]
+    assert max(Counter(nodes.steps).values()) == 1
+
+
+def test_a_run_that_somebody_else_stops_again_and_again_fails_its_trial(
+    search: Search, nodes: Nodes, cluster: FakeCluster, moves: dict[int, Any]
+) -> None:
+    def cancel() -> None:
+        for job in cluster.waiting():
+            cluster.set(job, "CANCELLED")
+
+    nodes.holds = lambda config: True
+    moves.update(dict.fromkeys(range(1, 400), cancel))
+    code, study = search("sweep.tune.trials=1", NO_PRUNER)
+    assert code == INCOMPLETE and states(study) == ["FAIL"] and jobs(nodes) == [4]
+    assert "was stopped 3 times by somebody else" in study.entries()[0].reason
+
+
+# ------------------------------------------------------------------------------------- trouble that is nobody's fault
+@pytest.mark.parametrize("kind", ["disk", "infra", "analyzer"])
+def test_a_search_ends_where_no_setting_is_to_blame_and_goes_on_with_what_it_had(
+    kind: str, search: Search, nodes: Nodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes.breaks = lambda config: ("it is away", kind)
+    arguments = ("sweep.tune.trials=3", "sweep.tune.parallel=1", "launcher.requeues=1", NO_PRUNER)
+    arguments += ("analyzer=openai", "analyzer.model=m", "analyzer.base_url=http://127.0.0.1:9/v1")
+    code, study = search(*arguments)
+    assert code == INCOMPLETE and states(study) == ["RUNNING"]
+    said = capsys.readouterr().err
+    assert f"failed ({kind}): it is away" in said and "No setting is to blame" in said
+    assert f"then {'do=retry' if kind == 'analyzer' else 'the same command'} goes on" in said
+    if kind == "analyzer":  # which the same command does not try again
+        assert search(*arguments)[0] == INCOMPLETE and states(study) == ["RUNNING"]
+    nodes.breaks = lambda config: None
+    code, study = search(*arguments, what="retry" if kind == "analyzer" else "run")
+    assert code == OK and states(study) == ["COMPLETE"] * 3
+
+
+def test_an_analyzer_that_asks_no_endpoint_fails_by_what_its_trial_did(search: Search, nodes: Nodes) -> None:
+    nodes.breaks = lambda config: ("too many answers were of no use", "analyzer")
+    code, study = search("sweep.tune.trials=2", NO_PRUNER)
+    assert code == INCOMPLETE and states(study) == ["FAIL"] * 2
+
+
+@pytest.fixture
+def students(asking: Asks, nodes: Nodes, tmp_path: Path, moves: object) -> Search:
+    """A search among students, whose teachers break."""
+    nodes.breaks = lambda config: ("ValueError: no", "crash") if config.method.name != "grpo_opd" else None
+
+    def do(space: str, what: str = "run") -> tuple[int, Study]:
+        ask = asking(
+            "method=grpo_opd", f"out={tmp_path}", "tracking=none", "launcher=slurm", f"launcher.poll_seconds={POLL}",
+            "sweep.tune.trials=3", "sweep.tune.parallel=2", NO_PRUNER, f"do={what}", f"+sweep.tune.space={space}",
+        )  # fmt: skip
+        code = actions.act(ask.plan, ask.tune, ask.composer, ask.command, entry=ENTRY)
+        (found,) = ask.searches()
+        return code, Study(found, ask.tune, ask.plan.results / "studies")
+
+    return do
+
+
+def test_a_teacher_of_all_trials_that_failed_is_told_and_tried_again_by_retry(
+    students: Search, nodes: Nodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = "{training.lr: null, method.coef: {low: 0.01, high: 0.9}}"
+    for _ in range(2):  # none of them fails for it, at no command
+        code, study = students(space)
+        said = capsys.readouterr().err
+        assert code == INCOMPLETE and set(states(study)) == {"RUNNING"}
+        assert "the teacher" in said and "failed (crash): ValueError: no" in said and "then do=retry goes on" in said
+    nodes.breaks = lambda config: None
+    code, study = students(space, what="retry")
+    assert code == OK and states(study) == ["COMPLETE"] * 3
+
+
+def test_a_teacher_that_is_made_with_the_trials_settings_fails_its_trial(students: Search) -> None:
+    code, study = students("{training.lr: {low: 1.0e-4, high: 1.0e-3}}")
+    assert code == INCOMPLETE and states(study) == ["FAIL"] * 3
+    assert all("the teacher" in entry.reason and "ValueError: no" in entry.reason for entry in study.entries())
+
+
+def test_retry_does_failed_trials_once_more_with_the_same_settings(
+    search: Search, nodes: Nodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes.breaks = lambda config: ("RuntimeError: a bug, since mended", "crash")
+    arguments = ("sweep.tune.trials=2", NO_PRUNER)
+    code, study = search(*arguments)
+    assert code == INCOMPLETE and states(study) == ["FAIL"] * 2
+    nodes.breaks = lambda config: None
+    assert search(*arguments)[0] == INCOMPLETE and states(study) == ["FAIL"] * 2  # nobody asked for it
+    code, study = search(*arguments, what="retry")
+    entries = study.entries()
+    assert code == OK and states(study) == ["FAIL", "FAIL", "COMPLETE", "COMPLETE"]
+    assert [entry.retried for entry in entries] == [True, True, False, False]
+    assert [entry.params for entry in entries[2:]] == [entry.params for entry in entries[:2]]
+    assert [entry.fingerprints for entry in entries[2:]] == [entry.fingerprints for entry in entries[:2]]
+    assert "2 trials: 2 complete, 0 to begin (2 more failed, and others are in their place)" in capsys.readouterr().out
+    before = jobs(nodes)
+    assert search(*arguments, what="retry")[0] == OK and jobs(nodes) == before == [2, 2]
+
+
+def test_a_search_that_waits_for_another_machine_says_for_whom(
+    search: Search, nodes: Nodes, moves: dict[int, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("sweep.tune.trials=1", NO_PRUNER)
+    moves[2] = interrupt
+    code, study = search(*arguments)
+    assert code == INTERRUPTED
+    claim = study.journal.with_suffix(".trial-0.claim")
+    claim.write_text(json.dumps(asdict(replace(current_owner(), host="login2", machine="another"))))
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.time, "sleep", lambda seconds: interrupt())
+        assert search(*arguments)[0] == INTERRUPTED
+    said = capsys.readouterr().err
+    assert "another command works on the last 1 trial(s)" in said
+    assert "trial 0: process" in said and "login2 is on another machine" in said and f"delete {claim}" in said
 
 
 # ------------------------------------------------------------------------------------- stopping
@@ -329,7 +455,7 @@ def test_the_budget_is_that_of_the_whole_search(asking: Asks, tmp_path: Path) ->
     ask = asking("method=opid", f"out={tmp_path}", "launcher=slurm", "sweep.tune.trials=8", *gpus)
     studies = [Study(found, ask.tune, tmp_path / "studies") for found in ask.searches()]
     (finding,) = budget(scope_of(left(ask.plan, studies, ask.trials), print))
-    assert finding.status == "problem" and "8 cells are expected to take" in finding.said
+    assert finding.status == "problem" and "8 cells take at most" in finding.said
 
 
 def test_plan_shows_jobs_and_settings_that_make_none_are_errors(

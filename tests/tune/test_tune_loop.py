@@ -87,6 +87,21 @@ def test_a_died_trial_is_told_as_failed_with_its_reason(asking: Asks, fakes: Pat
     assert any(r["state"] == "FAIL" and "coef is too much" in r["reason"] for r in results(study))
 
 
+def test_a_full_disk_ends_the_search_and_fails_no_trial(
+    asking: Asks, fakes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("sweep.tune.trials=3", "sweep.tune.pruner=none")
+    full = fakes.with_name(f"{fakes.name}.full")
+    full.touch()
+    code, study = do(asking, tmp_path, *arguments)
+    assert code == 3 and {e.state for e in study.entries()} == {"RUNNING"}
+    said = capsys.readouterr().err
+    assert "failed (disk): OSError: [Errno 28]" in said and "then the same command goes on with them" in said
+    full.unlink()
+    code, study = do(asking, tmp_path, *arguments)
+    assert code == 0 and [e.state for e in study.entries()] == ["COMPLETE"] * 3
+
+
 def test_the_pruner_stops_a_run_at_a_step_boundary(asking: Asks, fakes: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("FAKE_SECONDS", "0.7")
     arguments = ["training.steps=8", "sweep.tune.trials=6", "sweep.tune.startup=1", "sweep.tune.parallel=1"]
