@@ -147,7 +147,8 @@ def counts(report: Report) -> str:
 
 
 def _tell(plan: Plan, report: Report) -> None:
-    from harness.launch.tasks import ELSEWHERE, UNSURE
+    from harness.launch.endings import ELSEWHERE
+    from harness.launch.tasks import UNSURE
 
     labels = labels_of(plan)
     if report.submitted:
