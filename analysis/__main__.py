@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from core.dependencies import advice
 from harness.errors import ConfigError, Problem, suggest
 
 HELP = """\
@@ -123,6 +124,11 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = main(arguments)
         sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if (told := advice(error)) is None:
+            raise
+        print(f"error: {told}", file=sys.stderr)
+        return BAD
     except BrokenPipeError:
         # Whatever is still buffered has to go somewhere when Python ends, or it complains then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -79,6 +79,20 @@ class Cells:
             row.method, other.method, key
         )
 
+    def unnamed(self, row: Row, env: str) -> tuple[str, str] | None:
+        """Group and file of a row's method or environment that says nowhere whose code it is: neither the file, nor
+        one that it inherits from, nor an override sets `name`. None if both do."""
+        given = {k.lstrip("+") for k in (*row.overrides, *self._fixed(row), *self._command.varied)}
+        for group, file in (("method", row.method), ("env", env)):
+            key = f"{group}.name"
+            if not {group, key} & given and not self._protocols.says(group, file, key):
+                return group, file
+        return None
+
+    def where(self, group: str, file: str) -> str:
+        """Where a file is, to be shown."""
+        return self._composer.where(group, file)
+
     def origin(self, row: Row, env: str, backbone: str, key: str) -> str:
         """Where the value of a dotted key comes from, in words."""
         parts = key.split(".")

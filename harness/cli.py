@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.errors import ConfigError, Problem, suggest
+from core.dependencies import advice
+from harness.errors import FROM_COMMAND_LINE, ConfigError, Problem, suggest
 from harness.files import RecordError
 
 if TYPE_CHECKING:
@@ -53,12 +54,17 @@ def main(argv: Sequence[str]) -> int:
             from harness.hydra_cli import multirun, names_plugins
 
             if names_plugins(argv):
-                return multirun(argv)
+                return multirun(argv, _read([word for word in argv if not names_plugins([word])]))
         return _command(_read(argv))
     except ConfigError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         print("nothing was started; `python -m harness --help` lists keys and choices", file=sys.stderr)
+        return BAD_CONFIG
+    except ModuleNotFoundError as error:
+        if (told := advice(error)) is None:
+            raise
+        print(f"error: {told}", file=sys.stderr)
         return BAD_CONFIG
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -83,28 +89,36 @@ def _read(argv: Sequence[str]) -> Arguments:
         if flag in ("-c", "--cfg", "--config-dir", "-cd"):
             name = {"-c": "--cfg", "-cd": "--config-dir"}.get(flag, flag)
             if not equals and not rest:
-                raise ConfigError(Problem(flag, "", "command line", "needs a value"))
-            found[name] = value if equals else rest.pop(0)
+                raise ConfigError(Problem(flag, "", FROM_COMMAND_LINE, "needs a value"))
+            value = value if equals else rest.pop(0)
+            if found.setdefault(name, value) != value:
+                fix = f"is given twice, and as {found[name]} before; " + (
+                    "several folders go into one hydra.searchpath=[file://A,file://B]"
+                    if name == "--config-dir"
+                    else "give it once"
+                )
+                raise ConfigError(Problem(name, value, FROM_COMMAND_LINE, fix))
         elif word in ("-m", "--multirun"):
             pass  # a sweep needs no flag here; accepted because fingers know it
         elif word == "--resolve":
             found[word] = "yes"
         elif word.startswith("-"):
-            raise ConfigError(Problem(word, "", "command line", f"unknown flag; {suggest(word, _FLAGS, 'flags')}"))
+            raise ConfigError(Problem(word, "", FROM_COMMAND_LINE, f"unknown flag; {suggest(word, _FLAGS, 'flags')}"))
         elif word.startswith("hydra.searchpath="):
             searchpath.append(word)
         else:
             overrides.append(word)
     cfg = found.get("--cfg")
     if cfg is not None and cfg not in _CFG:
-        raise ConfigError(Problem("--cfg", cfg, "command line", suggest(cfg, _CFG, "available")))
+        raise ConfigError(Problem("--cfg", cfg, FROM_COMMAND_LINE, suggest(cfg, _CFG, "available")))
     return Arguments(tuple(overrides), cfg, "--resolve" in found, found.get("--config-dir"), tuple(searchpath))
 
 
 def _command(arguments: Arguments) -> int:
-    from harness.commandline import parse
+    from harness.commandline import check_once, parse
     from harness.compose import composer
 
+    check_once(arguments.overrides)
     hydra = composer(arguments.config_dir, arguments.searchpath)
     command = parse(arguments.overrides, hydra.groups())
     if arguments.cfg is not None:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from harness.compose import render
@@ -104,11 +105,17 @@ def parse(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
 
 def spelt(typed: str) -> str:
     """An argument as Hydra reads it: with the long name of its key, and with a path in quotes where Hydra's grammar
-    would refuse or split it. Raises ConfigError for an `out` that names no folder."""
+    would refuse or split it. Raises ConfigError for a path that can be none."""
     name, equals, text = typed.partition("=")
     key = SHORT.get(name, name)
     if key == OUT and equals and not text:
         raise ConfigError(Problem(name, "", FROM_COMMAND_LINE, f"names no folder; {name}=. is the current one"))
+    if key in PATHS and text.startswith("~"):
+        try:
+            Path(text).expanduser()
+        except RuntimeError as error:
+            fix = f"begins with the home of a user that does not exist; a folder of that name is {name}=./{text}"
+            raise ConfigError(Problem(name, text, FROM_COMMAND_LINE, fix)) from error
     literal = key in PATHS and text and text != "null" and "${" not in text and not _QUOTED.fullmatch(text)
     return f"{key}={render(text)}" if literal and _splits(key, text) else f"{key}{equals}{text}"
 

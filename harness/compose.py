@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.config import CommandConfig
 from harness.configs import available_files, folders
-from harness.errors import ConfigError, Problem
+from harness.errors import FROM_COMMAND_LINE, ConfigError, Problem
 from harness.hydra_errors import place, translated
 
 CONFIG_MODULE = "sweeps"
@@ -77,13 +77,12 @@ class Composer:
         self.compositions = 0  # how often Hydra really composed
 
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Group -> names of its files, those of the search path included."""
+        """Group -> names of its files, those of the search path included. Raises ConfigError as `_files` does."""
         if self._groups is None:
+            from hydra.core.object_type import ObjectType
+
             self._groups = {
-                group: tuple(
-                    sorted(self._loader.get_group_options(group, config_name=self._name, overrides=self._hydra))
-                )
-                for group in GROUPS
+                group: tuple(sorted(self._files.get_group_options(group, ObjectType.CONFIG))) for group in GROUPS
             }
         return self._groups
 
@@ -129,8 +128,15 @@ class Composer:
 
     @cached_property
     def _files(self) -> Any:
-        """Hydra's view of the search path."""
-        return self._loader._parse_overrides_and_create_caching_repo(self._name, self._hydra)[1]
+        """Hydra's view of the search path. Raises ConfigError for one that cannot be read."""
+        from hydra.errors import HydraException
+
+        try:
+            return self._loader._parse_overrides_and_create_caching_repo(self._name, self._hydra)[1]
+        except HydraException as error:
+            key, _, given = self._hydra[0].partition("=")
+            fix = f"cannot be read ({str(error).splitlines()[0]}); it looks like {key}=[file://DIR]"
+            raise ConfigError(Problem(key, given, FROM_COMMAND_LINE, fix)) from error
 
     def config(self, overrides: Sequence[str]) -> tuple[CommandConfig, dict[str, str]]:
         """The typed configuration and the chosen file of each group. Raises ConfigError."""
@@ -191,11 +197,11 @@ def composer(config_dir: str | None = None, searchpath: Sequence[str] = ()) -> C
     overrides = list(searchpath)
     if len(overrides) + (config_dir is not None) > 1:
         fix = "give one search path only; several folders go into one hydra.searchpath=[file://A,file://B]"
-        raise ConfigError(Problem("hydra.searchpath", "", "command line", fix))
+        raise ConfigError(Problem("hydra.searchpath", "", FROM_COMMAND_LINE, fix))
     if config_dir is not None:
         folder = Path(config_dir).expanduser().absolute()
         if not folder.is_dir():
-            raise ConfigError(Problem("--config-dir", str(config_dir), "command line", "is not a folder"))
+            raise ConfigError(Problem("--config-dir", str(config_dir), FROM_COMMAND_LINE, "is not a folder"))
         overrides = [f"hydra.searchpath=['file://{folder}']"]
     # Hydra's global state is needed to make its loader, and left as it was: composers do not know of each other.
     with initialize_config_module(config_module=CONFIG_MODULE, version_base="1.3"):

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.cli import Arguments
 
 PLUGINS = ("hydra/sweeper=", "hydra/launcher=", "hydra.sweeper.", "hydra.launcher.")
 
@@ -15,15 +18,16 @@ def names_plugins(argv: Sequence[str]) -> bool:
     return any(word.lstrip("+~").startswith(PLUGINS) for word in argv)
 
 
-def multirun(argv: Sequence[str]) -> int:
+def multirun(argv: Sequence[str], arguments: Arguments) -> int:
     """Run a command through Hydra: `-m hydra/launcher=harness_slurm ...`, or any other launcher that is installed.
 
-    The harness's sweeper and local launcher are taken unless others are named. Returns the exit status.
+    The harness's sweeper and local launcher are taken unless others are named. arguments: those of `argv` that are none
+    of the plugins'. Returns the exit status. Raises ConfigError for what can be seen before Hydra starts.
     """
     import hydra
 
-    from harness.commandline import SHORT
-    from harness.compose import CONFIG_MODULE, CONFIG_NAME, register_schema
+    from harness.commandline import check_once, parse, spelt
+    from harness.compose import CONFIG_MODULE, CONFIG_NAME, composer, register_schema
     from harness.errors import ConfigError, Problem
 
     try:
@@ -39,8 +43,13 @@ def multirun(argv: Sequence[str]) -> int:
 
         execute(config)
 
-    words = [f"{SHORT.get(name, name)}{equals}{text}" for name, equals, text in (w.partition("=") for w in argv)]
-    words = [word for word in words if word not in ("-m", "--multirun")]
+    # Hydra's own messages are no messages of ours: what is wrong is told before it starts, if it can be seen by then.
+    check_once(arguments.overrides)
+    ours = composer(arguments.config_dir, arguments.searchpath)
+    if not any(word.startswith("hydra/sweeper=") for word in argv):  # other sweepers have a syntax of their own
+        parse(arguments.overrides, ours.groups())
+    ours.compose([word for word in argv if names_plugins([word])])
+    words = [spelt(word) for word in argv if word not in ("-m", "--multirun")]
     for plugin, default in (("hydra/sweeper=", "harness"), ("hydra/launcher=", "harness_local")):
         if not any(word.startswith(plugin) for word in words):
             words.append(f"{plugin}{default}")

@@ -21,6 +21,7 @@ from harness.schema import dataclass_in, exists, keys
 from harness.typed import Fault, checked, entries
 
 _PACKAGE = "sweeps"  # folder of the project's own files
+_HYDRA = "hydra/"  # begins the names of Hydra's own groups
 
 
 def place(files: Any, path: str) -> str:
@@ -83,6 +84,8 @@ def _missing(missing: str, options: Sequence[str] | None, file: str, files: Any)
 
     group, _, name = missing.rpartition("/")
     known = list(options) if options is not None else files.get_group_options(group, ObjectType.CONFIG)
+    if group.startswith(_HYDRA):
+        return Problem(group, name, FROM_COMMAND_LINE, available_files(name, known))
     if "/" in file:
         return Problem("defaults", name, place(files, file), f"there is no such file; {available_files(name, known)}")
     return Problem(group, name, "", available_files(name, known))
@@ -114,6 +117,8 @@ def _in_override(text: str) -> list[Fault]:
     if override.is_sweep_override() or override.is_delete():
         return []
     key, given = override.key_or_group, override.value()
+    if f"{key}.".startswith(("hydra.", _HYDRA)):
+        return []  # Hydra's own, which the schema does not know
     if not exists(key):
         return entries("", CommandConfig, _nested(key, given))
     chooses = key in keys() and keys()[key].branch and not isinstance(given, dict)  # a group's file

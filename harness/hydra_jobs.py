@@ -19,6 +19,7 @@ from harness.config import CommandConfig
 from harness.errors import ConfigError, Problem
 from harness.files import RecordError
 from harness.plan import Plan, build_plan
+from harness.plan_checks import check_labels
 from harness.schema import value
 from harness.stages import Cell
 from harness.states import COMPLETE, PENDING, RUNNING, SUBMITTED
@@ -108,6 +109,7 @@ def merged(composer: Composer, jobs: Sequence[Sequence[str]]) -> tuple[Plan, lis
         selected=frozenset(point for plan in plans for point in plan.sweep.selected),
     )
     labels = {name: label for plan in plans for name, label in plan.labels.items()}
+    check_labels(whole.rows, labels)
     changes = {key: change for plan in plans for key, change in plan.changes.items()}
     plan = Plan(whole, first.command, tuple(cells.values()), labels, changes)
     return plan, [[cell.fingerprint for cell in p.selected if not cell.stage] for p in plans]

@@ -14,7 +14,7 @@ from harness.commandline import CommandLine, as_override
 from harness.compose import PROTOCOL, Composer, render
 from harness.config import CommandConfig, SweepConfig
 from harness.errors import ConfigError, Problem
-from harness.plan_checks import Changes, Combination, check_deltas, check_distinct, check_values
+from harness.plan_checks import Changes, Combination, check_deltas, check_distinct, check_labels, check_values
 from harness.protocols import FAIR, Protocols
 from harness.stages import Cell, CellMaker, with_teachers
 from harness.states import COMPLETE, PENDING
@@ -112,6 +112,7 @@ def build_plan(composer: Composer, command: CommandLine) -> Plan:
         if cell.row.id not in labels:
             command_config = cells.command_config(cell.row, cell.point.env, cell.point.backbone)
             labels[cell.row.id] = row_label(cell.row, command_config)
+    check_labels(sweep.rows, labels, {row.method: cells.where("method", row.method) for row in sweep.rows})
     return Plan(sweep, common, tuple(found), labels, changes, cells.origin)
 
 

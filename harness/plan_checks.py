@@ -34,6 +34,7 @@ def check_values(sweep: Sweep, rows: Mapping[str, Row], cells: Cells, maker: Cel
     found: dict[Problem, None] = {}
     selected = [point for point in sweep.points if point in sweep.selected]
     several = combinations(selected)
+    check_named(several, rows, cells, maker)
     found.update(dict.fromkeys(_common_knobs(several, rows, cells)))
     for (row_id, env, backbone), point in several.items():
         for row in (rows[row_id], *maker.teachers(rows[row_id], env, backbone)):
@@ -53,6 +54,24 @@ def check_values(sweep: Sweep, rows: Mapping[str, Row], cells: Cells, maker: Cel
             if not RANGES[axis].holds(number):
                 where = cells.origin(rows[point.row], point.env, point.backbone, axis)
                 found[Problem(axis, str(number), where, str(RANGES[axis]))] = None
+    if found:
+        raise ConfigError(list(found))
+
+
+def check_named(several: Iterable[Combination], rows: Mapping[str, Row], cells: Cells, maker: CellMaker) -> None:
+    """Every file of a method or an environment says whose code it is. Without a name it would run as what the schema
+    begins with, under a name of its own. Raises ConfigError."""
+    found: dict[Problem, None] = {}
+    for row_id, env, backbone in several:
+        for row in (rows[row_id], *maker.teachers(rows[row_id], env, backbone)):
+            if missing := cells.unnamed(row, env):
+                group, file = missing
+                example = "grpo" if group == "method" else "alfworld"
+                fix = (
+                    "is set neither here nor in a file that this one inherits from; add `name: ...` (a registered one "
+                    f"or module:SPEC), or inherit from another file: `defaults: [{example}, _self_]`"
+                )
+                found[Problem(f"{group}.name", "", cells.where(group, file), fix)] = None
     if found:
         raise ConfigError(list(found))
 
@@ -168,3 +187,20 @@ def check_distinct(cells: Sequence[Cell]) -> None:
                 "differs between them. Drop one, or give it the setting that was meant to differ"
             )
             raise ConfigError(Problem("", "", "", fix))
+
+
+def check_labels(rows: Iterable[Row], labels: Mapping[str, str], where: Mapping[str, str] | None = None) -> None:
+    """Two rows of a table must not be called alike: nobody could tell which is which. labels: row -> its label, of the
+    rows that have cells; where: method file -> where it is, to be shown. Raises ConfigError."""
+    seen: dict[str, Row] = {}
+    for row in rows:
+        if row.id not in labels:
+            continue
+        other = seen.setdefault(labels[row.id], row)
+        if other is not row:
+            place = (where or {}).get(row.method, "")
+            fix = (
+                f"rows {other.id!r} and {row.id!r} would both be called so in every table; give one a `label` of its "
+                "own, in its method's file or in the sweep's row"
+            )
+            raise ConfigError(Problem("method.label", labels[row.id], place, fix))

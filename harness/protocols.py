@@ -86,7 +86,9 @@ class Protocols:
 
     def says(self, group: str, file: str, key: str) -> bool:
         """Whether a file of a group, or one that it inherits from, sets a dotted key."""
-        return any(_sets(self._composer.file(group, name)[0], group, key) for name in self._ancestry(group, file))
+        contents = (self._composer.file(group, name)[0] for name in self._ancestry(group, file))
+        # A file with `@package _global_` holds its section under the group's name.
+        return any(_sets(content, group, key) or _sets(content.get(group, {}), group, key) for content in contents)
 
     def sets_apart(self, method: str, other: str, key: str) -> bool:
         """Whether a file of `method`'s that is none of `other`'s, both of the group `method`, sets a dotted key."""

@@ -12,9 +12,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from harness.config import AxesConfig
 from harness.errors import describe, nearest
 from harness.schema import dataclass_in, keys, nearest_key
 
+_AXES = frozenset(item.name for item in dataclasses.fields(AxesConfig))
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -78,12 +80,14 @@ def _section(key: str, node: Any, given: Any, found: list[Fault]) -> Any:
             )
         )
         return given
-    for name, below in given.items():
-        place = f"{key}.{name}" if key else str(name)
+    for name, below in ((str(name), below) for name, below in given.items()):
+        place = f"{key}.{name}" if key else name
         if name in hints:
             _value(place, hints[name], below, found)
         elif "[" in key:  # an entry of a list, whose keys are none of the configuration's
-            near = nearest(str(name), hints)
+            near = (
+                f"axes: {{{name}: [{describe(below)}]}}" if name in _AXES and "axes" in hints else nearest(name, hints)
+            )
             meant = f"did you mean {near}? " if near else ""
             found.append(Fault(place, describe(below), f"there is no such key here; {meant}keys: {', '.join(hints)}"))
         else:

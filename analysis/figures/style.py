@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from envs.cache import cache_root
 from harness.files import atomic_write
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ def looks() -> tuple[Look, ...]:
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Settings of all figures, whatever the user's own are; they are put back at the end."""
+    # Its list of fonts would else lie in the user's home, where nothing of ours is written.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_root().absolute() / "matplotlib"))
     import matplotlib
     import seaborn
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.commandline import CommandLine, parse
+from harness.commandline import CommandLine, check_once, parse
 from harness.errors import ConfigError
 
 GROUPS = {
@@ -83,6 +83,41 @@ def test_short_names() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["~/x", "it's", "a,b", "a#b", "a=b", "run(1)", "x[1]", "naïve dir", "a;b", "a&b", "123", r"a\b", 'say "x"', "a b"],
+)
+def test_paths_are_taken_as_they_are_typed(path: str) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    text = parse([f"out={path}"], GROUPS).fixed["runtime.out"]
+    assert str(OverridesParser.create().parse_override(text).value()) == path
+    if "," not in path:
+        text = parse([f"env.data={path}"], GROUPS).fixed["env.data"]
+        assert str(OverridesParser.create().parse_override(text).value()) == path
+
+
+def test_quoted_paths_and_references_are_hydras() -> None:
+    fixed = parse(["out='a b'", "env.data=null", "backbone.path=${oc.env:HOME}/x"], GROUPS).fixed
+    assert fixed["runtime.out"] == "runtime.out='a b'"
+    assert fixed["env.data"] == "env.data=null"
+    assert fixed["backbone.path"].replace("\\", "") == "backbone.path=${oc.env:HOME}/x"
+    assert parse(["backbone.path=a,b"], GROUPS).varied["backbone.path"] == ("backbone.path=a", "backbone.path=b")
+
+
+def test_a_key_typed_twice() -> None:
+    for first, second, said in (
+        ("sweep=quick", "sweep=main_table", "sweep=main_table (command line): is given twice, and sweep=quick before"),
+        ("do=plan", "do=tables", "do=tables (command line): is given twice"),
+        ("out=a", "runtime.out=b", "is given twice, and runtime.out=a before"),
+        ("seed=0", "seed=1", "is given twice"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_once([first, second])
+        assert said in str(caught.value)
+    check_once(["do=plan", "do=plan", "seed=0"])
+
+
 def test_plus_is_for_new_keys_only_where_the_schema_is_open() -> None:
     assert parse(["++training.lr=2"], GROUPS).fixed == {"training.lr": "training.lr=2"}
     assert parse(["+expected_seconds.grpo=2"], GROUPS).fixed == {"expected_seconds.grpo": "++expected_seconds.grpo=2"}
@@ -127,6 +162,12 @@ def test_knobs_need_no_plus() -> None:
         ("training.lr=[1,2", "cannot be read"),
         ("training.lr", "cannot be read"),
         ("hydra.run.dir=x", "only hydra.searchpath"),
+        ("out=", "out (command line): names no folder; out=. is the current one"),
+        ("out=~nobody-of-this-name/x", "a folder of that name is out=./~nobody-of-this-name/x"),
+        ("sweep.title=it's", """text with special characters stands in quotes: 'sweep.title='"'"'it"""),
+        ("seed=0,0", "seed=0,0 (command line): names a value twice"),
+        ("method=opid,opid", "method=opid,opid (command line): names a value twice"),
+        ("training.lr=1e-4,1e-4", "names a value twice"),
     ],
 )
 def test_bad_arguments_are_named(argument: str, said: str) -> None:

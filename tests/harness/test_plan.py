@@ -151,7 +151,7 @@ def test_rows_are_named_in_their_runs(plan_of: PlanOf, write: Write) -> None:
 def test_an_undeclared_difference_from_the_base_is_refused(plan_of: PlanOf, write: Write) -> None:
     write("sweep/t", ROWS.replace("delta: [method]}", "delta: [method], set: {training.lr: 0.5}}"))
     problem = problem_of(plan_of, "sweep=t")
-    assert "training.lr=0.5" in problem and "sweeps/sweep/t.yaml, row opid" in problem
+    assert "training.lr=0.5" in problem and "conf/sweep/t.yaml, row opid" in problem
     assert "(0.0003 there)" in problem and "[method] does not declare" in problem
 
 
@@ -190,7 +190,8 @@ def test_bad_fractions_and_seeds(plan_of: PlanOf, write: Write) -> None:
     assert "fraction=-0.5 (command line): must be above 0 and at most 1" in problem_of(plan_of, "fraction=-0.5")
     assert "seed=-1 (command line)" in problem_of(plan_of, "seed=0,-1")
     write("sweep/t", ROWS.replace("fraction: [1.0]", "fraction: [1.0, 1.5]"))
-    assert "fraction=1.5 (sweeps/sweep/t.yaml)" in problem_of(plan_of, "sweep=t")
+    problem = problem_of(plan_of, "sweep=t")
+    assert problem.startswith("fraction=1.5 (") and "conf/sweep/t.yaml): must be above 0" in problem
 
 
 def test_a_key_of_sweeps_needs_a_sweep(plan_of: PlanOf) -> None:
@@ -200,7 +201,45 @@ def test_a_key_of_sweeps_needs_a_sweep(plan_of: PlanOf) -> None:
 def test_unknown_keys_in_a_sweep_file(plan_of: PlanOf, write: Write) -> None:
     write("sweep/t", ROWS.replace("{method: grpo}", "{method: grpo, lable: x}"))
     problem = problem_of(plan_of, "sweep=t")
-    assert "lable" in problem and "sweeps/sweep/t.yaml" in problem
+    assert problem.startswith("sweep.rows[0].lable=x (") and "conf/sweep/t.yaml): there is no such key" in problem
+    assert "did you mean label?" in problem
+
+
+def test_what_typed_settings_of_a_sweep_get_wrong_is_no_files_fault(plan_of: PlanOf) -> None:
+    for argument, said in (
+        ("sweep.name=../x", "sweep.name=../x (command line): names a folder"),
+        ("sweep.rows=[]", "sweep.rows=[] (command line): a sweep needs at least one row"),
+        ("sweep.axes.seed=[]", "sweep.axes.seed=[] (command line): name at least one seed"),
+        ("sweep.axes.env=[alfwrld]", "(command line, sweep.axes.env): did you mean 'alfworld'?"),
+    ):
+        assert said in problem_of(plan_of, "sweep=main_table", argument)
+    table = "by_env={alfworld:{training.stps: 3}}"
+    told = "by_env.alfworld: training.stps=3 (command line): there is no such key; did you mean training.steps?"
+    assert problem_of(plan_of, "method=grpo", table) == told
+
+
+@pytest.mark.parametrize(("name", "group"), [("method/mine", "method"), ("env/mine", "env")])
+def test_a_file_that_says_not_whose_code_it_is(plan_of: PlanOf, write: Write, name: str, group: str) -> None:
+    """It would run as what the schema begins with, under a name of its own."""
+    write(name, "# test\n" + ("label: Mine\nadvantage: {std: false}\n" if group == "method" else "max_steps: 9\n"))
+    problem = problem_of(plan_of, f"{group}=mine")
+    assert problem.startswith(f"{group}.name (") and f"conf/{name}.yaml): is set neither here" in problem
+    code = {"method": "grpo", "env": "alfworld"}[group]
+    assert plan_of(f"{group}=mine", f"{group}.name={code}").selected
+    write(f"{group}/child", f"# test\ndefaults: [mine, _self_]\nname: {code}\n")
+    assert plan_of(f"{group}=child").selected
+
+
+def test_two_rows_with_one_label(plan_of: PlanOf, write: Write) -> None:
+    write("method/mine", "# test\ndefaults: [grpo, _self_]\nadvantage: {std: false}\n")
+    problem = problem_of(plan_of, "method=grpo,mine")
+    assert "method.label=GRPO (" in problem and "rows 'grpo' and 'mine' would both be called so" in problem
+    write(
+        "sweep/t", "rows: [{method: grpo}, {method: mine, label: Mine}]\naxes: {env: [alfworld], backbone: [tiny-s]}\n"
+    )
+    assert dict(plan_of("sweep=t").labels) == {"grpo": "GRPO", "mine": "Mine"}
+    write("method/mine", "# test\ndefaults: [grpo, _self_]\nlabel: GRPO, raw\nadvantage: {std: false}\n")
+    assert plan_of("method=grpo,mine").labels["mine"] == "GRPO, raw"
 
 
 def test_missing_data_stop_the_plan(plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +256,10 @@ def test_missing_data_stop_the_plan(plan_of: PlanOf, monkeypatch: pytest.MonkeyP
 def _write_groups(write: Write, methods: int) -> None:
     rows = []
     for i in range(methods):
-        write(f"method/m{i}", f"# test\ndefaults: [grpo, _self_]\nid: m{i}\nadvantage: {{pg_coef: {i + 1}.0}}\n")
+        write(
+            f"method/m{i}",
+            f"# test\ndefaults: [grpo, _self_]\nid: m{i}\nlabel: M{i}\nadvantage: {{pg_coef: {i + 1}.0}}\n",
+        )
         rows.append(f"  - {{method: m{i}}}")
     for i in range(3):
         write(f"env/e{i}", f"# test\ndefaults: [alfworld, _self_]\nmax_steps: {20 + i}\n")
@@ -248,7 +290,7 @@ def test_combinations_put_together_equal_those_composed(
 @pytest.mark.parametrize(
     "text",
     [
-        "# @package _global_\nmethod: {id: m1, advantage: {pg_coef: 2.0}}\ntraining: {lr: 0.5}\n",
+        "# @package _global_\nmethod: {id: m1, name: grpo, advantage: {pg_coef: 2.0}}\ntraining: {lr: 0.5}\n",
         "# test\ndefaults: [opid, _self_]\nid: m1\nadvantage: {pg_coef: 2.0}\ncoef: ${backbone.clone_seed}\n",
     ],
 )
@@ -256,7 +298,7 @@ def test_files_that_reach_beyond_their_section_are_composed_in_full(
     hydra: Composer, write: Write, stand_in_env: None, text: str
 ) -> None:
     _write_groups(write, 2)
-    write("method/m1", text)
+    write("method/m1", text.replace("id: m1", "id: m1, label: M1" if "{id" in text else "id: m1\nlabel: M1"))
     plan = _plan(hydra, "sweep=t")
     direct = {
         (c.row.id, c.point.env, c.point.backbone): _plan(

@@ -108,8 +108,7 @@ def test_teachers_of_teachers(plan_of: PlanOf, write: Write) -> None:
     [
         ({"a": "b", "b": "a"}, "a", "teachers go round in a circle: a -> b -> a -> b"),
         ({"a": "a"}, "a", "teachers go round in a circle: a -> a -> a"),
-        ({"a": "skill_grop"}, "a", "method.teacher.run=skill_grop (sweeps/method/a.yaml)"),
-        ({"a": "skill_grop"}, "a", "did you mean 'skill_grpo'?"),
+        ({"a": "skill_grop"}, "a", "conf/method/a.yaml): row 'a': did you mean 'skill_grpo'?"),
         ({"a": "vanilla"}, "a", "does not train, so that its run leaves no weights"),
     ],
 )
@@ -136,7 +135,7 @@ def test_another_teacher_is_a_difference_that_must_be_declared(plan_of: PlanOf, 
     rows = """
 rows:
   - {method: grpo_opd}
-  - {method: grpo_opd, id: other, base: grpo_opd, delta: [DELTA], set: {method.teacher.run: grpo}}
+  - {method: grpo_opd, id: other, label: Other, base: grpo_opd, delta: [DELTA], set: {method.teacher.run: grpo}}
 axes: {env: [alfworld], backbone: [tiny-s]}
 """
     write("sweep/t", rows.replace("[DELTA]", "[]"))

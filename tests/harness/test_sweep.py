@@ -121,7 +121,12 @@ def test_an_exclusion_may_overlap_another() -> None:
     ("arguments", "said"),
     [
         (["seed=7"], "seed=7 (command line): is not in sweep t (0, 1); widen it with sweep.axes.seed=[0,1,7]"),
-        (["method=opid"], "is no row of sweep t (vanilla, grpo)"),
+        (
+            ["method=opid"],
+            "is no row of sweep t (vanilla, grpo); add it to sweeps/sweep/t.yaml, or to run it by itself",
+        ),
+        (["method=gpro"], "is neither a row of sweep t (vanilla, grpo) nor a method file; did you mean 'grpo'?"),
+        (["method=zzz"], "nor a method file; available: grpo, opid, vanilla"),
         (["backbone=tiny-m"], "is not in sweep t (tiny-s)"),
         (["fraction=0.5"], "is not in sweep t (1.0)"),
         (["fraction=-1"], "fraction=-1.0 (command line): must be above 0 and at most 1"),
