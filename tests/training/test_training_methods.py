@@ -38,7 +38,8 @@ class _World:
         if name.startswith("retire_opd") and "window" in method.knobs:
             method.knobs["window"] = 1  # or three steps hold no window
             method.knobs["competence_threshold"] = 0.0
-            method.knobs["progress_threshold"] = 10.0
+            # Exhausted whatever the gap does.
+            method.knobs["progress_threshold"] = 1000.0 if method.knobs["progress_form"] == "code" else -1000.0
         if method.knobs.get("stop_step"):
             method.knobs["stop_step"] = 1
         config = run_config(
