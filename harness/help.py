@@ -7,6 +7,7 @@ import textwrap
 from harness.compose import GROUPS, PROTOCOL, package_files, project_files
 from harness.config import CommandConfig
 from harness.configs import lost, shadowed
+from harness.errors import describe
 from harness.schema import keys, value
 
 _USAGE = """\
@@ -25,7 +26,7 @@ examples
   python -m harness sweep=main_table sweep.axes.seed=[0,1,2,3,4]     the sweep, with more seeds
   python -m harness sweep=quick out=/tmp/try        one short cell per method, in a folder of its own
   python -m harness sweep=ablation do=plan          what each row changes in its base, key by key
-  python -m harness sweep=main_table protocol=paper do=plan     the same table with the settings of the papers
+  python -m harness sweep=main_table protocol=paper backbone.max_positions=8192 do=plan     with the papers' settings
   python -m harness method=opid env=alfworld backbone=tiny-s seed=3     one run
   python -m harness method=grpo training.lr=1e-4,3e-4 seed=0,1      a small grid without a sweep
   python -m harness sweep=tune method=opid env=alfworld     search its settings on the validation panel: docs/tuning.md
@@ -61,7 +62,7 @@ exit status
 _WRAP = textwrap.TextWrapper(
     width=116, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
 )
-_SECTIONS = ("method", "env", "backbone", "training", "evaluation", "analyzer", "launcher", "tracking", "runtime")
+_HIDDEN = ("sweep", "expected_seconds", "scale", "backbones", "by_env")  # of files alone, or told above
 
 
 def help_text() -> str:
@@ -86,21 +87,12 @@ def _all_keys() -> str:
     """Each section's keys with the defaults of the schema; files may say otherwise."""
     defaults = CommandConfig()
     lines = []
-    top = [k for k in keys() if "." not in k and k not in _SECTIONS and k not in ("sweep", "expected_seconds", "scale")]
-    for section in ("", *_SECTIONS):
+    first = [key for name, key in keys().items() if "." not in name and name not in _HIDDEN]
+    top = [key.name for key in first if not key.branch]
+    for section in ("", *(key.name for key in first if key.branch)):
         prefix = f"{section}." if section else ""
         names = top if not section else [k for k, key in keys().items() if k.startswith(prefix) and not key.branch]
-        shown = ", ".join(f"{name.removeprefix(prefix)}={_shown(value(defaults, name))}" for name in names)
+        shown = ", ".join(f"{name.removeprefix(prefix)}={describe(value(defaults, name))}" for name in names)
         text = f"{prefix}{{{shown}}}" if section else shown
         lines.append(_WRAP.fill(text))
     return "\n".join(lines) + "\n"
-
-
-def _shown(default: object) -> str:
-    if default is None:
-        return "null"
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, list):
-        return "[" + ",".join(str(item) for item in default) + "]"
-    return str(default)

@@ -71,8 +71,8 @@ class Server:
 
     # ------------------------------------------------------------------------------------------------ starting
     def _start(self) -> None:
-        _need("psycopg", "pip install 'agentic-rl-harness[server]'")
-        _need("mlflow", "pip install agentic-rl-harness")
+        _need("psycopg", "pip install -e '.[server]' in the clone")
+        _need("mlflow", "make install")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = self._locked()
         host, port = self.settings.host, self.settings.port

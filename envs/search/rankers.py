@@ -26,7 +26,7 @@ from envs.search import RANKERS_VERSION
 from envs.search.names import OWN, check
 
 _INSTALL = {
-    "tantivy": "pip install 'agentic-rl-harness[tantivy]'",
+    "tantivy": "pip install -e '.[tantivy]' in the clone",
     "pyserini": "pip install pyserini, which needs a Java development kit (its documentation names the version)",
 }
 _ORDER = "by_name.npy"  # place in the order of names -> number of the document

@@ -21,8 +21,8 @@ def make_llm(config: RunConfig, source: str) -> Any:
         from vllm import LLM
     except ImportError as error:
         raise VllmMissingError(
-            f"engine=vllm without vllm.base_url needs the package vllm ({error}): pip install "
-            "'agentic-rl-harness[gpu]', or set vllm.base_url to a running server"
+            f"engine=vllm without vllm.base_url needs the package vllm ({error}): pip install -e '.[gpu]' in the "
+            "clone, or set vllm.base_url to a running server"
         ) from error
     return LLM(**llm_arguments(config, source))
 

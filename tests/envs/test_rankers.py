@@ -198,7 +198,7 @@ def _make_search_qa(cache: Path, name: str) -> object:
 @pytest.mark.parametrize("make", [_make_webshop, _make_search_qa])
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("tantivy", r"pip install 'agentic-rl-harness\[tantivy\]'"), ("pyserini", "pip install pyserini")],
+    [("tantivy", r"pip install -e '\.\[tantivy\]'"), ("pyserini", "pip install pyserini")],
 )
 def test_an_engine_that_is_not_installed_is_told_before_anything_is_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, str], object], name: str, said: str

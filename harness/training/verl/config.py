@@ -71,7 +71,7 @@ def verl_folder() -> Path:
     """The installed verl, found without importing it. Raises VerlMissingError."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
-        raise VerlMissingError("engine=verl needs the package verl: pip install 'agentic-rl-harness[gpu]' (or [verl])")
+        raise VerlMissingError("engine=verl needs the package verl: pip install -e '.[gpu]' (or [verl]) in the clone")
     return Path(next(iter(spec.submodule_search_locations)))
 
 

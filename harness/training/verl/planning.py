@@ -157,7 +157,7 @@ def section(plan: Plan) -> list[str]:
     if checked.version is None:
         head = (
             f"verl is not installed here: {many} NOT VALIDATED, and only what the harness sets is written "
-            "(pip install 'agentic-rl-harness[verl]' validates them)"
+            "(pip install -e '.[verl]' in the clone validates them)"
         )
     else:
         head = f"verl {checked.version}: {many}, each validated by verl"
