@@ -51,10 +51,11 @@ def build(config: MethodConfig) -> Method:
     return method
 
 
-def base_of(config: MethodConfig) -> MethodConfig:
-    """The method without a teacher that has the same advantage."""
+def base_of(config: MethodConfig) -> Method:
+    """The method without a teacher that has the same advantage; also none, which no row without a teacher may have."""
     name = "gigpo" if config.advantage.estimator == "gigpo" else "grpo"
-    return MethodConfig(id=name, name=name, advantage=config.advantage)
+    made = MethodConfig(id=name, name=name, advantage=config.advantage)
+    return registry.get(name).build(made, context(total_steps=STEPS))
 
 
 @dataclass
@@ -111,7 +112,7 @@ def test_coefficient_zero_is_the_base_bit_for_bit(name: str, layout: str) -> Non
     @given(seed=st.integers(0, 10_000))
     def check(seed: int) -> None:
         batch, played = make_batch(seed, layout, "additive"), trajectories()
-        zero, base = build(replace(config, coef=0.0)), build(base_of(config))
+        zero, base = build(replace(config, coef=0.0)), base_of(config)
         zero.after_rollout(1, played)
         assert zero.teacher_requests(1, played) == []
         assert outcome(zero, batch).equals(outcome(base, batch))
@@ -166,7 +167,7 @@ def test_a_teacher_that_agrees_gives_no_signal_but_the_documented(name: str, lay
             batch, teacher={c: torch.where(m, batch.old_logprobs, 0.0) for c, m in batch.teacher_mask.items()}
         )
         found = outcome(build(config), same, batch.old_logprobs)
-        base = outcome(build(base_of(config)), same, batch.old_logprobs)
+        base = outcome(base_of(config), same, batch.old_logprobs)
         assert torch.equal(found.advantages, base.advantages)
         if name not in RESIDUE:
             assert torch.equal(found.gradient, base.gradient)

@@ -376,5 +376,6 @@ def test_random_skills_without_donor() -> None:
     # the same task drawn twice is no other task
     twins = [trajectory(0, 0, task_id="same"), trajectory(1, 1, task_id="same"), trajectory(2, 2)]
     assert exchange_skills(twins, {0: Analysis("E0", {}), 1: Analysis("E1", {}), 2: None}, 0, 1)[1] == 2
-    with pytest.raises(ValueError, match="at least two tasks"):
-        exchange_skills(trajectories(groups=1), {0: Analysis("E0", {}), 1: Analysis("E1", {})}, 0, 1)
+    one = trajectories(groups=1)
+    analyses = {t.index: Analysis(f"E{t.index}", {}) for t in one}
+    assert exchange_skills(one, analyses, 0, 1) == (dict.fromkeys(analyses), len(one))
