@@ -20,7 +20,7 @@ def prompt_text(cell: Cell) -> str:
 
 
 def success_block(tables: Tables, env: str, panel: str) -> Block:
-    """Micro and macro success, then by task type, length, shares of refused steps, and what was measured.
+    """Micro and macro success, the score where there is one, success by type, length, refused steps, what was measured.
 
     A row that was evaluated both without and with skills in its prompt has two lines, the second with a star.
     """
@@ -31,6 +31,7 @@ def success_block(tables: Tables, env: str, panel: str) -> Block:
     columns = [
         (Metric.MICRO, ALL, "Micro %"),  # first: on a narrow page the rest has to be scrolled to
         (Metric.MACRO, ALL, "Macro %"),
+        *([(Metric.SCORE, ALL, "Score")] if tables.scored(env) else []),
         *((Metric.SUCCESS, t, f"{short_type(t)} %") for t in types),
         (Metric.LENGTH, ALL, "Steps"),
         (Metric.MALFORMED, ALL, "Malformed %"),
@@ -61,7 +62,7 @@ def success_block(tables: Tables, env: str, panel: str) -> Block:
         tuple(rows),
         "Mean over seeds [95 % interval]. Bold ▲: better than "
         f"{tables.label_of(tables.reference)}; ▼: worse (notes 3 and 4). A star marks the same runs as the row above, "
-        "evaluated with skills in the prompt.",
+        f"evaluated with skills in the prompt.{' Score: 0 to 100, no rate (note 5).' if tables.scored(env) else ''}",
         LEFT * 2 + RIGHT * (1 + len(columns)) + LEFT + RIGHT + LEFT * 4,
     )
 

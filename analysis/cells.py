@@ -22,6 +22,8 @@ class Metric(StrEnum):
     """Mean of success over tasks."""
     MACRO = "success_macro"
     """Unweighted mean over task types of their mean success."""
+    SCORE = "score"
+    """Mean over tasks of the graded result, of environments where it is more than solved or not; no rate."""
     LENGTH = "episode_length"
     """Environment steps per graded episode."""
     MALFORMED = "malformed_share"

@@ -20,6 +20,7 @@ class Evaluation:
     """The complete runs of one line at one place.
 
     seeds [S]; tasks [T] (ids, sorted); types [T]; success [S, T]: mean over repeats, NaN where no repeat was graded
+    score [S, T]: as success, of the graded result in [0, 1]
     plays [S, T]: graded episodes; length, malformed, inadmissible [S]: see Metric; protocol: shared by all episodes
     """
 
@@ -27,6 +28,7 @@ class Evaluation:
     tasks: NDArray[np.str_]
     types: NDArray[np.object_]
     success: NDArray[np.float64]
+    score: NDArray[np.float64]
     plays: NDArray[np.int64]
     length: NDArray[np.float64]
     malformed: NDArray[np.float64]
@@ -68,7 +70,7 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
         inadmissible=("inadmissible", "sum"),
     )
     by_task = graded.groupby([*keys, "seed", "task_id", "task_type"], observed=True, sort=True)
-    per_task = by_task["success"].agg(["mean", "size"]).reset_index()
+    per_task = by_task.agg(mean=("success", "mean"), size=("success", "size"), score=("score", "mean")).reset_index()
     shared = done.drop_duplicates(keys)[[*keys, *PROTOCOL]].astype(object)
     protocols = {(row[0], row[1]): _protocol(row[2:]) for row in shared.itertuples(index=False)}
     seed_groups = dict(grouped(per_seed.reset_index(), keys))
@@ -83,6 +85,8 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
         tasks, at, column = np.unique(ids.astype(str), return_index=True, return_inverse=True)
         success = np.full((seeds.size, tasks.size), np.nan)
         success[row, column] = rows["mean"].to_numpy(dtype=float)
+        score = np.full(success.shape, np.nan)
+        score[row, column] = rows["score"].to_numpy(dtype=float)
         plays = np.zeros(success.shape, dtype=np.int64)
         plays[row, column] = rows["size"].to_numpy(dtype=np.int64)
         steps = by_seed["steps"].to_numpy(dtype=float)
@@ -92,6 +96,7 @@ def evaluations(records: Records, refusals: Mapping[tuple[int, str], Status]) ->
             tasks,
             rows["task_type"].astype(object).to_numpy()[at],
             success,
+            score,
             plays,
             steps / by_seed["episodes"].to_numpy(),
             by_seed["malformed"].to_numpy(dtype=float) / per_step,
@@ -106,18 +111,28 @@ class Measurements:
     """What success and difference cells are made from, worked out once.
 
     refusals: see `refusal`; found: usable evaluations by (line, place); places, planned (seeds): of each line
+    scored: environments whose graded results are not 0 and 1 alone
     """
 
     refusals: Mapping[tuple[int, str], Status]
     found: Mapping[tuple[int, str], Evaluation]
     places: Mapping[int, tuple[str, ...]]
     planned: Mapping[int, int]
+    scored: frozenset[str]
 
     @classmethod
     def of(cls, records: Records) -> Measurements:
         refusals = refusal(records)
         planned = {int(line): int(n) for line, n in records.cells["line"].value_counts().items()}  # type: ignore[call-overload]
-        return cls(refusals, evaluations(records, refusals), places(records), planned)
+        return cls(refusals, evaluations(records, refusals), places(records), planned, _scored(records))
+
+
+def _scored(records: Records) -> frozenset[str]:
+    """Environments with a graded episode whose score is neither 0 nor 1."""
+    score = records.episodes["score"].to_numpy(dtype=float)
+    between = records.episodes["failure"].isna().to_numpy() & np.isfinite(score) & (score != 0) & (score != 1)
+    lines = np.unique(records.episodes["line"].to_numpy(dtype=np.int64)[between])
+    return frozenset(records.lines[int(line)].env for line in lines)
 
 
 def places(records: Records) -> dict[int, tuple[str, ...]]:
@@ -146,14 +161,24 @@ def success_cells(records: Records, measurements: Measurements) -> Iterator[Cell
         for place in its_places:
             types = ordered_types(sorted(by_place.get((here.env, place), set())))
             status = refused(m.refusals, line, place)
-            yield from _line_at_place(here, place, types, m.found.get((line, place)), status, m.planned[line])
+            averages = [(Metric.MICRO, "%"), (Metric.MACRO, "%")]
+            averages += [(Metric.SCORE, "score")] if here.env in m.scored else []
+            found = m.found.get((line, place))
+            yield from _line_at_place(here, place, types, averages, found, status, m.planned[line])
 
 
 def _line_at_place(
-    line: Line, place: str, types: Sequence[str], e: Evaluation | None, status: Status | None, planned: int
+    line: Line,
+    place: str,
+    types: Sequence[str],
+    averages: Sequence[tuple[Metric, str]],
+    e: Evaluation | None,
+    status: Status | None,
+    planned: int,
 ) -> Iterator[Cell]:
     wanted = [(Metric.SUCCESS, t, "%") for t in types]
-    wanted += [(Metric.MICRO, ALL, "%"), (Metric.MACRO, ALL, "%"), (Metric.LENGTH, ALL, "steps")]
+    wanted += [(metric, ALL, unit) for metric, unit in averages]
+    wanted += [(Metric.LENGTH, ALL, "steps")]
     wanted += [(Metric.MALFORMED, ALL, "%"), (Metric.INADMISSIBLE, ALL, "%")]
     for metric, column, unit in wanted:
         cell = Cell(
@@ -191,6 +216,8 @@ def _values(e: Evaluation, metric: Metric, column: str) -> tuple[NDArray[np.floa
         return stats.average_by_seed(e.success[:, chosen], e.types[chosen], macro=False), float(chosen.sum())
     if metric == Metric.MICRO:
         return stats.average_by_seed(e.success, e.types, macro=False), n
+    if metric == Metric.SCORE:
+        return stats.average_by_seed(e.score, e.types, macro=False), n
     if metric == Metric.MACRO:
         _, counts = np.unique(e.types.astype(str), return_counts=True)
         return stats.average_by_seed(e.success, e.types, macro=True), stats.effective_n(counts.tolist())
@@ -201,4 +228,6 @@ def _values(e: Evaluation, metric: Metric, column: str) -> tuple[NDArray[np.floa
 def _interval(metric: Metric, seeds: NDArray[np.float64], n: float) -> stats.Interval:
     if metric in (Metric.SUCCESS, Metric.MICRO, Metric.MACRO):
         return stats.rate_interval(seeds, n)
+    if metric == Metric.SCORE:
+        return stats.bounded_t_interval(seeds)  # no share of draws, so with one seed there is no interval
     return stats.t_interval(seeds)  # steps are not independent draws: with one seed there is no interval

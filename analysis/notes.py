@@ -66,10 +66,11 @@ def notes(tables: Tables) -> tuple[str, ...]:
         "nothing is on a panel that has one task of some type: there is no bootstrap interval.",
         _attainable(tables),
         "Micro: mean of success over the tasks of the panel. Macro: unweighted mean over task types of their mean "
-        "success. Every task is played the same number of times; excluded episodes (infrastructure failures) are in "
-        "neither and are listed with the bounds that they leave. Steps: environment steps per episode. Malformed: "
-        "share of steps whose response broke the format. Refused: share of steps whose action the environment did not "
-        "accept; malformed ones may be among them.",
+        "success. Score, of environments that grade their results (WebShop): mean over tasks of the grade, from 0 to "
+        "100; it is no rate and stands in no column with one. Every task is played the same number of times; excluded "
+        "episodes (infrastructure failures) are in none of them and are listed with the bounds that they leave. Steps: "
+        "environment steps per episode. Malformed: share of steps whose response broke the format. Refused: share of "
+        "steps whose action the environment did not accept; malformed ones may be among them.",
         f"Bootstrap: {stats.RESAMPLES} resamples of seeds, then of tasks within their type, the same tasks for all "
         "seeds; percentiles, stretched for the number of seeds so that they cover in 95 % of cases. p (t): paired t "
         "test over seeds; p (Holm): adjusted over all rows and panels of the table, micro and macro as families of "

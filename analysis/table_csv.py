@@ -33,7 +33,9 @@ CSV_COLUMNS = (
 
 
 def csv_text(tables: Tables) -> str:
-    """Every cell, one a line, with what a reader needs to judge it. Rates in per cent, differences in points."""
+    """Every cell, one a line, with what a reader needs to judge it. Rates in per cent, differences in points,
+    scores from 0 to 100.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -73,7 +75,7 @@ def _csv_row(table: str, label: str, backbone: str, cell: Cell, warned: tuple[st
             *(line.row, label, line.kind, line.method, backbone, line.env),
             *(f"{line.fraction:g}", line.scale, line.protocol),
         )
-    factor = 100 if cell.unit in ("%", "points") else 1
+    factor = 100 if cell.unit in ("%", "points", "score") else 1
     bounds = [math.nan] * 3 if interval is None else [interval.value, interval.lo, interval.hi]
     others = [math.nan] * 2 if second is None else [second.lo, second.hi]
     return (

@@ -68,6 +68,10 @@ class Tables:
         names = {clock.name if clock else "" for clock in self.clocks.values()}
         return names.pop() if len(names) == 1 else ""
 
+    def scored(self, env: str) -> bool:
+        """Whether results of this environment are graded beyond solved or not."""
+        return any(line.env == env and metric == Metric.SCORE for line, _, metric, _ in self.success)
+
     def panels(self) -> list[tuple[str, str]]:
         """Environment and panel, sorted."""
         return sorted({(line.env, place.rpartition("/")[0]) for line, place, _, _ in self.success})

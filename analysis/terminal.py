@@ -60,13 +60,15 @@ def _named(text: str, tables: Tables, env: str) -> str:
 def _short_success(tables: Tables, env: str) -> Block | None:
     keys = _keys(tables, env)
     panels = _panels(tables, env)
+    metrics = {Metric.MICRO: "micro %", Metric.MACRO: "macro %"}
+    metrics |= {Metric.SCORE: "score"} if tables.scored(env) else {}
     rows = []
     about: dict[str, str] = {}
     for line, skills in keys:
         entries: list[Text] = []
         seeds = ""
         for panel in panels:
-            for metric in (Metric.MICRO, Metric.MACRO):
+            for metric in metrics:
                 cell = tables.success.get((line, f"{panel}/{skills}", metric, ALL))
                 sign = mark(tables, cell) if cell else ""
                 entries.append(Text(f"{half_width(cell)} {sign}".rstrip() if cell else ""))
@@ -78,10 +80,10 @@ def _short_success(tables: Tables, env: str) -> Block | None:
         rows.append((Text(label), Text(skills), Text(seeds), *entries))
     if not rows:
         return None
-    header = ("Row", "Skills", "Seeds", *(f"{p} {kind} %" for p in panels for kind in ("micro", "macro")))
+    header = ("Row", "Skills", "Seeds", *(f"{p} {kind}" for p in panels for kind in metrics.values()))
     told = "; ".join(f"{panel}: {text}" for panel, text in about.items())
     name = _named("success, mean over seeds", tables, env)
-    return Block(name, header, tuple(rows), told, LEFT * 2 + RIGHT * (1 + 2 * len(panels)))
+    return Block(name, header, tuple(rows), told, LEFT * 2 + RIGHT * (1 + len(metrics) * len(panels)))
 
 
 def _short_differences(tables: Tables, env: str) -> list[Block]:

@@ -14,8 +14,8 @@ INSTEAD = {Status.MISSING: "–", Status.NOT_APPLICABLE: "n/a", Status.MIXED: "m
 
 
 def number(value: float, unit: str, signed: bool = False) -> str:
-    """A number in its unit: shares as per cent with one decimal, tokens in thousands."""
-    if unit in ("%", "points"):
+    """A number in its unit: shares as per cent and scores from 0 to 100 with one decimal, tokens in thousands."""
+    if unit in ("%", "points", "score"):
         text = f"{100 * value:{'+' if signed else ''}.1f}"
     elif unit == "tokens":
         text = f"{value / 1000:,.1f}k" if value else "0"

@@ -62,6 +62,9 @@ def _figure(sources: Sources, name: str, setting: str, lines: Sequence[int], pan
     notes = [
         f"Bars: mean over seeds; circles: seeds; after the bars: mean ± distance to the farther end of the interval, "
         f"seeds complete/planned, ! for a warning. {interval_note(counts, 'Whiskers')}",
+        "Score: mean grade of the results, from 0 to 100, with the distance to the farther end of its t interval."
+        if sources.tables.scored(sources.records.lines[lines[0]].env)
+        else "",
         evaluation_only if kinds & set(EVALUATION_ONLY) else "",
         *sources.legend_notes(labels),
         *sources.troubles(lines, [place for i in lines for place in places[i]]),
@@ -87,6 +90,7 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
             word(axes, height, "not evaluated here")
             continue
         told = seeds_text(sources.tables, cell)
+        score = sources.tables.success.get((line, place, Metric.SCORE, ALL))
         if cell.interval is None:
             word(axes, height, f"{cell.status.value}, seeds: {told}")
             continue
@@ -98,7 +102,7 @@ def _panel(sources: Sources, axes: Axes, panel: str, rows: Sequence[Row]) -> lis
         axes.text(
             1.04,
             height,
-            f"{half_width(cell)}  {told}",
+            f"{half_width(cell)}  {told}{f'  score {half_width(score)}' if score else ''}",
             transform=axes.get_yaxis_transform(),
             va="center",
             fontsize=SMALL,

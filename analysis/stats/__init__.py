@@ -40,6 +40,7 @@ from analysis.stats.exact import (
     smallest_sign_flip_p,
 )
 from analysis.stats.intervals import (
+    bounded_t_interval,
     effective_n,
     range_interval,
     rate_interval,
@@ -85,6 +86,7 @@ __all__ = [
     "area_by_fraction",
     "area_by_steps",
     "average_by_seed",
+    "bounded_t_interval",
     "effective_n",
     "hierarchical_bootstrap",
     "holm",

@@ -39,6 +39,14 @@ def t_interval(values: ArrayLike, level: float = LEVEL) -> Interval:
     return Interval(mean, mean - half, mean + half, T_OVER_SEEDS, array.size)
 
 
+def bounded_t_interval(values: ArrayLike) -> Interval:
+    """`t_interval` of values in [0, 1], clipped to that; no bounds where seeds do not vary, which is no certainty."""
+    found = t_interval(values)
+    if math.isnan(found.lo) or found.hi - found.lo < MIN_SPREAD:
+        return Interval(found.value, math.nan, math.nan, NO_INTERVAL, found.n)
+    return Interval(found.value, max(0.0, found.lo), min(1.0, found.hi), found.kind, found.n)
+
+
 def t_test_p(values: ArrayLike) -> float:
     """Two-sided p of mean(values) = 0 by Student's t; NaN with one value, 1 or 0 when the values do not vary."""
     array = finite(values, "t_test_p")
