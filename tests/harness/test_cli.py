@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class World:
         show: Any,
         retry_failed: bool,
         requires: Mapping[str, Sequence[str]],
+        before: Callable[[RunDirectory], object],
     ) -> Any:
         from harness.launch.local import LaunchReport
 
@@ -74,6 +75,7 @@ class World:
                 outcomes[run.fingerprint] = "pending"
                 continue
             self.started.append(run.fingerprint)
+            before(run)
             state = run.state()
             if run.load_config().method.id in self.fail:
                 run.write_state(state=FAILED, error="the engine broke", failure_class="env")
@@ -83,7 +85,7 @@ class World:
             outcomes[run.fingerprint] = run.state().state
         return LaunchReport(outcomes, {k: "the engine broke" for k, v in outcomes.items() if v == FAILED}, self.stop)
 
-    def _sync(self, runs: Sequence[RunDirectory], uri: str, experiment: str) -> Any:
+    def _sync(self, runs: Sequence[RunDirectory], uri: str, experiment: str, *, ask_server: bool) -> Any:
         from harness.tracking import SyncReport
 
         self.synced += 1
@@ -230,7 +232,7 @@ def test_an_outage_of_tracking_costs_nothing(
 ) -> None:
     import harness.tracking
 
-    def down(*_: object) -> object:
+    def down(*_: object, **__: object) -> object:
         raise ConnectionError("no route")
 
     monkeypatch.setattr(harness.tracking, "sync", down)

@@ -76,6 +76,9 @@ def test_fields_that_cannot_change_a_result_are_brought_up_to_date(root: Path) -
     run = make_run(root)
     config = make_config()
     config.runtime.eval_batch = 8
+    before = (run.path / "config.yaml").read_bytes()
+    RunDirectory.create(root, config, run.fingerprint, update=False)
+    assert (run.path / "config.yaml").read_bytes() == before
     RunDirectory.create(root, config, run.fingerprint)
     assert run.load_config().runtime.eval_batch == 8
 

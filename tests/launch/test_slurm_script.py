@@ -12,6 +12,7 @@ from launch_runs import make_run
 from harness.config import LauncherConfig
 from harness.launch import batches
 from harness.launch.job import Job
+from harness.launch.scheduler import Slurm
 from harness.launch.script import OWN_OPTIONS, parameters, problems, script_text
 from harness.launch.shapes import Shape
 from harness.launch.tickets import Ticket
@@ -92,7 +93,7 @@ def test_what_plan_shows_is_what_is_submitted(tmp_path: Path, monkeypatch: pytes
     runs = [make_run(tmp_path / "runs", seed) for seed in range(size)]
     order = batches.Order(tuple(Job(str(run.path)) for run in runs), tuple(Ticket("", 0.0) for _ in runs))
     folder = tmp_path / "slurm" / "a batch"
-    batches.submit(folder, order, launcher, settings)
+    batches.submit(folder, order, launcher, settings, Slurm())
     (submitted,) = cluster.scripts().values()
     assert submitted == script_text(folder, launcher, settings, size)
 
