@@ -18,6 +18,10 @@ def names_plugins(argv: Sequence[str]) -> bool:
     return any(word.lstrip("+~").startswith(PLUGINS) for word in argv)
 
 
+def _is_hydras(word: str) -> bool:
+    return word.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
 def multirun(argv: Sequence[str], arguments: Arguments) -> int:
     """Run a command through Hydra: `-m hydra/launcher=harness_slurm ...`, or any other launcher that is installed.
 
@@ -26,7 +30,7 @@ def multirun(argv: Sequence[str], arguments: Arguments) -> int:
     """
     import hydra
 
-    from harness.commandline import check_once, parse, spelt
+    from harness.commandline import SEARCHPATH, check_once, parse, spelt
     from harness.compose import CONFIG_MODULE, CONFIG_NAME, composer, register_schema
     from harness.errors import ConfigError, Problem
 
@@ -43,16 +47,18 @@ def multirun(argv: Sequence[str], arguments: Arguments) -> int:
 
         execute(config)
 
-    # Hydra's own messages are no messages of ours: what is wrong is told before it starts, if it can be seen by then.
-    check_once(arguments.overrides)
-    ours = composer(arguments.config_dir, arguments.searchpath)
-    if not any(word.startswith("hydra/sweeper=") for word in argv):  # other sweepers have a syntax of their own
-        parse(arguments.overrides, ours.groups())
-    ours.compose([word for word in argv if names_plugins([word])])
     words = [spelt(word) for word in argv if word not in ("-m", "--multirun")]
     for plugin, default in (("hydra/sweeper=", "harness"), ("hydra/launcher=", "harness_local")):
         if not any(word.startswith(plugin) for word in words):
             words.append(f"{plugin}{default}")
+    # Hydra's own messages are no messages of ours: what is wrong is told before it starts, if it can be seen by then.
+    of_hydra = [word for word in words if _is_hydras(word)]
+    typed = [word for word in arguments.overrides if not _is_hydras(word)]
+    check_once(typed)
+    ours = composer(arguments.config_dir, arguments.searchpath)
+    if "hydra/sweeper=harness" in words:  # other sweepers have a syntax of their own
+        parse(typed, ours.groups())
+    ours.compose([word for word in of_hydra if not word.startswith(SEARCHPATH)])
     sys.argv = ["harness", "--multirun", *words]
     try:
         hydra.main(version_base="1.3", config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME)(task)()

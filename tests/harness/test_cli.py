@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -379,6 +380,93 @@ def test_help_names_every_group_and_key() -> None:
     words = ("sweep=main_table", "opid_random", "tiny-m", "steps=40", "runtime.{out=.", "exit status", "--cfg job")
     words += ("code | fair | paper", "method.knobs.NAME")
     assert all(word in done.stdout for word in words)
+
+
+def _examples() -> list[list[str]]:
+    from harness.help import help_text
+
+    lines = (line.strip() for line in help_text().partition("\ngroups")[0].splitlines())
+    commands = (line.partition("   ")[0] for line in lines if line.startswith("python -m harness "))
+    words = [[word for word in command.split() if "=" in word] for command in commands]
+    plain = [[word for word in one if not word.startswith(("do=", "out="))] for one in words]
+    return [one for number, one in enumerate(plain) if one not in plain[:number]]
+
+
+@pytest.mark.parametrize("words", _examples(), ids=" ".join)
+def test_every_example_of_the_help_is_a_plan(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert cli.main([*words, "do=plan", f"out={tmp_path}"]) == 0
+    assert any(word in capsys.readouterr().out for word in (" pending", "search, on the panel validation"))
+
+
+def test_the_help_has_examples_and_spells_defaults_as_files_do() -> None:
+    assert len(_examples()) >= 10
+    from harness.help import help_text
+
+    text = help_text()
+    assert "verl.{" in text and "vllm.{" in text and "<factory>" not in text and "Config(" not in text
+    assert "extra={}" in text and "eager=false" in text and "base_url=null" in text
+
+
+def test_a_python_without_what_is_needed_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import analysis.__main__
+    from core.dependencies import MODULES
+
+    def lacking(name: str) -> Any:
+        def fail(*_: object) -> Any:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return fail
+
+    monkeypatch.setattr("harness.compose.composer", lacking("hydra"))
+    assert cli.main(["sweep=quick", "do=plan"]) == 2
+    told = capsys.readouterr().err
+    assert "no module hydra" in told and "run `make install`" in told and ".venv/bin/python" in told
+    monkeypatch.setattr(analysis.__main__, "main", lacking("pandas.core"))
+    assert analysis.__main__.run(["sweep=quick"]) == 2
+    assert "no module pandas" in capsys.readouterr().err
+    monkeypatch.setattr("harness.compose.composer", lacking("my_plugin"))
+    with pytest.raises(ModuleNotFoundError):  # a mistake of the code, or of a package: its traceback helps
+        cli.main(["sweep=quick", "do=plan"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert len(MODULES) == len(project) + 1  # PyYAML comes with Hydra
+    names = {re.split(r"[<>=!~\[]", line)[0] for line in project}
+    assert {"hydra" if name == "hydra-core" else name for name in names} == MODULES - {"yaml"}
+
+
+def test_a_folder_given_twice_and_a_key_given_twice(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    assert cli.main(["--config-dir", f"{tmp_path}/a", f"--config-dir={tmp_path}/b", "method=grpo", "do=plan"]) == 2
+    assert f"--config-dir={tmp_path}/b (command line): is given twice" in capsys.readouterr().err
+    assert cli.main(["sweep=quick", "sweep=main_table", "do=plan"]) == 2
+    assert "sweep=main_table (command line): is given twice, and sweep=quick before" in capsys.readouterr().err
+    assert cli.main(["hydra.searchpath=[x", "method=grpo"]) == 2
+    assert "hydra.searchpath=[x (command line): cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hydra/launcher=nope", "method=grpo"], "hydra/launcher=nope (command line): available: basic, harness_local"),
+        (["hydra/launcher=harness_local", "method=typo"], "method=typo (command line): available: gigpo"),
+        (["hydra/launcher=harness_local", "sweep=main_tabel"], "did you mean 'main_table'?"),
+        (["hydra/launcher=basic", "training.setps=1"], "did you mean training.steps?"),
+        (["hydra.launcher.foo=3", "method=grpo"], "hydra.launcher.foo (command line): Could not override"),
+        (["hydra/launcher=harness_local", "do=plan", "do=run"], "is given twice"),
+    ],
+)
+def test_a_multiruns_mistakes_are_told_as_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert cli.main(["-m", *words]) == 2
+    told = capsys.readouterr()
+    assert said in told.err and "Traceback" not in told.err and "Could not find" not in told.err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
