@@ -61,8 +61,8 @@ class EpisodeRequest:
 @dataclass
 class RolloutStats:
     """tokens: fed to the network; seconds and env_seconds: by the clock of harness.training.clocks, in all and in
-    environments; dropped_history: (observation, action) pairs left out because a prompt was too long; truncated_prompts: prompts that
-    lost words of their observation, because even without history they were too long."""
+    environments; dropped_history: (observation, action) pairs left out because a prompt was too long;
+    truncated_prompts: prompts that lost words of their observation, because even without history they were too long."""
 
     tokens: int = 0
     seconds: float = 0.0
