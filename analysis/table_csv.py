@@ -39,12 +39,12 @@ def csv_text(tables: Tables) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    for table, label, backbone, cell in _all_cells(tables):
-        writer.writerow(_csv_row(table, label, backbone, cell, tables.warned(cell)))
+    for table, label, (backbone, env), cell in _all_cells(tables):
+        writer.writerow(_csv_row(table, label, backbone, env, cell, tables.warned(cell)))
     return buffer.getvalue()
 
 
-def _all_cells(tables: Tables) -> Iterator[tuple[str, str, str, Cell]]:
+def _all_cells(tables: Tables) -> Iterator[tuple[str, str, tuple[str, str], Cell]]:
     named: list[tuple[str, Iterable[Cell]]] = [
         ("success", tables.success.values()),
         *(("difference", t.values()) for t in tables.versus.values()),
@@ -60,19 +60,19 @@ def _all_cells(tables: Tables) -> Iterator[tuple[str, str, str, Cell]]:
             if table == "ablation":
                 told = "; ".join(part for part in (cell.note, *changes_of(line)) if part)
                 cell = replace(cell, note=told)
-            yield table, f"{line.label}{starred(tables, line, cell.place)}", line.backbone, cell
+            yield table, f"{line.label}{starred(tables, line, cell.place)}", (line.backbone, line.env), cell
     for row in tables.published:
         for cell in row.cells:
-            yield "published", row.method, row.backbone, cell
+            yield "published", row.method, (row.backbone, row.env), cell
 
 
-def _csv_row(table: str, label: str, backbone: str, cell: Cell, warned: tuple[str, ...]) -> tuple[str, ...]:
+def _csv_row(table: str, label: str, backbone: str, env: str, cell: Cell, warned: tuple[str, ...]) -> tuple[str, ...]:
     line, interval, second, p = cell.line, cell.interval, cell.second, cell.protocol
     panel, _, skills = cell.place.rpartition("/") if "/" in cell.place else (cell.place, "", "")
-    about = ("", label, "", "", backbone, "alfworld", "", "", "")
+    about = ("", label, "", "", backbone, env, "", "", "")
     if line is not None:
         about = (
-            *(line.row, label, line.kind, line.method, backbone, line.env),
+            *(line.row, label, line.kind, line.method, backbone, env),
             *(f"{line.fraction:g}", line.scale, line.protocol),
         )
     factor = 100 if cell.unit in ("%", "points", "score") else 1

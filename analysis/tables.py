@@ -18,10 +18,10 @@ from analysis.footnotes import footnotes
 from analysis.fractions import fraction_cells, fraction_curves
 from analysis.generalisation import gap_cells
 from analysis.latex import latex
-from analysis.notes import lead, notes, scales, title
+from analysis.notes import lead, notes, title
 from analysis.page import html
 from analysis.plan import Line
-from analysis.published import alfworld_rows, why_not_comparable
+from analysis.published import published_rows
 from analysis.render import Document, markdown, plain
 from analysis.retirement import retirement_cells, retirements
 from analysis.table_csv import csv_text
@@ -96,7 +96,7 @@ def make_tables(records: Records) -> Tables:
         curves=by_fraction,
         fractions=by_key(fraction_cells(records, measurements, by_fraction, REFERENCE)),
         aggregates=by_key(aggregate_cells(records, measurements, REFERENCE)),
-        published=alfworld_rows(records.lines),
+        published=published_rows(records.lines),
         complete={line: int(complete[i]) for i, line in enumerate(records.lines)},
         budgets=budget,
         clocks={records.lines[line]: clock for line, clock in clocks_of_lines(records).items()},
@@ -117,15 +117,13 @@ def _codes(records: Records) -> dict[tuple[Line, str], tuple[str, ...]]:
 
 def document(tables: Tables) -> Document:
     """Everything: what becomes the Markdown and the HTML file."""
-    scale = scales(tables.records)
-    why = why_not_comparable("paper" if scale == ["paper"] else "local")
     made = [blocks.success_block(tables, env, panel) for env, panel in tables.panels()]
     made += [blocks.difference_block(tables, row) for row, cells in tables.versus.items() if cells]
     others = [blocks_methods.ablation_block(tables)]
     others += [blocks.learning_block(tables)] if tables.learning else []
     others += [blocks_methods.retirement_block(tables), *data_blocks(tables)]
     others += [*blocks_runs.time_blocks(tables), blocks_runs.work_block(tables)] if tables.costs else []
-    others += [blocks_runs.completeness_block(tables), blocks_published.published_block(tables, why)]
+    others += [blocks_runs.completeness_block(tables), *blocks_published.published_blocks(tables)]
     made += [block for block in others if block is not None]
     warnings = tuple(warning.message for warning in tables.records.warnings)
     footed = tables.footnotes.texts

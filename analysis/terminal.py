@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.blocks_published import published_value
+from analysis.blocks_published import difference, published_value
 from analysis.blocks_runs import completeness_block
 from analysis.cells import ALL, Cell, Metric
 from analysis.curves import WINDOW
 from analysis.footnotes import CANCELS, CANCELS_TEXT
 from analysis.notes import lead, notes, title
 from analysis.plan import Line
-from analysis.published import why_not_comparable
+from analysis.published import same_model
 from analysis.render import LEFT, RIGHT, Block, Document, Text
 from analysis.setting_notes import setting_short
 from analysis.tableset import Tables, line_label, mark, seeds_text
-from analysis.text import bounded, half_width
+from analysis.text import bounded, half_width, listed
 
 TERMINAL_BACKBONE = "Qwen2.5-3B-Instruct"
 WIDEST = 4  # columns of differences that fit a terminal
@@ -147,20 +147,32 @@ def _value(cell: Cell, mixed: bool) -> str:
 
 
 def _short_published(tables: Tables) -> Block | None:
-    rows = []
-    for row in tables.published:
-        if row.backbone == TERMINAL_BACKBONE:
-            texts = [published_value(row.cell(metric)) for metric in (Metric.MICRO, Metric.MACRO)]
-            status = next(cell.status.value for cell in row.cells)
-            texts += [row.panel, f"n/a, {status} from {row.cells[0].source}"]
-            rows.append((Text(tables.label_of(row.beside)), *(Text(text) for text in (row.method, *texts))))
+    """Published rows of the sweep's own models, or else of one."""
+    ours = {line.backbone for line in tables.records.lines}
+    known = [row for row in tables.published if any(same_model(row.backbone, each) for each in ours)]
+    shown = known or [row for row in tables.published if row.backbone == TERMINAL_BACKBONE]
+    several = len({row.env for row in shown}) > 1
+    rows, given = [], False
+    for row in shown:
+        texts = [published_value(row.cell(metric)) for metric in (Metric.SCORE, Metric.MICRO, Metric.MACRO)]
+        status = next(cell.status.value for cell in row.cells)
+        delta, _ = difference(tables, row)
+        given = given or bool(delta)
+        about = f"{row.env} {row.panel}" if several else row.panel
+        texts += [about, f"{delta or 'n/a'}, {status} from {row.cells[0].source}"]
+        method = row.method if len({each.backbone for each in shown}) == 1 else f"{row.method}, {row.backbone}"
+        rows.append((Text(tables.label_of(row.beside)), *(Text(text) for text in (method, *texts))))
     if not rows:
         return None
-    why = why_not_comparable(tables.records.lines[0].scale)
+    what = "under other rules of evaluation" if given else "not comparable (reasons in the files)"
+    header: tuple[str, ...] = ("Our row", "Paper's row", "score", "micro %", "macro %", "panel", "Δ and source")
+    if all(row[2].text == "–" for row in rows):
+        header, rows = (*header[:2], *header[3:]), [(*row[:2], *row[3:]) for row in rows]
     return Block(
-        f"Published, {TERMINAL_BACKBONE}: not comparable ({why}); ‡ derived, never published; ≈ not unique",
-        ("Our row", "Paper's row", "micro %", "macro %", "panel", "Δ and source"),
+        f"Published, {listed(dict.fromkeys(row.backbone for row in shown))}: {what}; ‡ derived, never published; ≈ not "
+        "unique",
+        header,
         tuple(rows),
         "",
-        LEFT * 2 + RIGHT * 2 + LEFT * 2,
+        LEFT * 2 + RIGHT * (len(header) - 4) + LEFT * 2,
     )

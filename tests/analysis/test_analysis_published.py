@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from analysis.cells import ALL, Metric, Status
+from analysis.collect import collect
 from analysis.plan import Line
 from analysis.published import (
     BESIDE,
+    NOT_UNIQUE,
     OTHER_LOSS,
     PAPER,
     TYPES,
@@ -15,9 +21,13 @@ from analysis.published import (
     alfworld_rows,
     average_kind,
     published_numbers,
+    published_rows,
     why_not_comparable,
 )
+from analysis.tables import document, make_tables
 from methods import registry
+
+QWEN = "Qwen2.5-3B-Instruct"
 
 
 def line(row: str, env: str = "alfworld") -> Line:
@@ -113,9 +123,54 @@ def test_which_average_a_row_prints_agrees_with_what_is_known_of_each_row() -> N
     assert checked >= 30
 
 
-def test_the_reason_for_no_difference_depends_on_the_scale() -> None:
-    assert why_not_comparable("local") == "other scale: tiny model, generated games"
-    assert "with replacement" in why_not_comparable("paper")
+def test_the_reason_for_no_difference_is_that_of_the_line() -> None:
+    mine = line("grpo")
+    assert why_not_comparable(mine, QWEN, "generated-0") == "other scale (local), tiny model (tiny-s), generated tasks"
+    device = replace(mine, scale="device", backbone="qwen2.5-0.5b", embedded=False)
+    assert why_not_comparable(device, QWEN, "official-1") == "other scale (device), another model (qwen2.5-0.5b)"
+    paper = replace(mine, scale="paper", backbone="qwen2.5-3b", embedded=False)
+    assert why_not_comparable(paper, QWEN, "official-1") == ""
+    assert why_not_comparable(paper, QWEN, "") == "not measured"
+    assert why_not_comparable(paper, "Qwen3-1.7B", "generated-0") == "another model (qwen2.5-3b), generated tasks"
+
+
+def test_rows_of_every_environment_are_quoted() -> None:
+    found = published_rows([line("opid", env) for env in ("alfworld", "webshop", "search_qa")])
+    of_env = {r.env: r for r in found if r.backbone == QWEN and r.table == "Table 1"}
+    assert set(of_env) == {"alfworld", "webshop", "search_qa"}
+    shop, search = of_env["webshop"], of_env["search_qa"]
+    assert number(shop, Metric.SCORE) == (85.0, Status.QUOTED) and number(shop, Metric.MICRO) == (74.2, Status.QUOTED)
+    assert number(search, Metric.MACRO) == (45.0, Status.QUOTED) and search.cell(Metric.SUCCESS, "nq") is not None
+    assert "Bamboogle pooled: 32.8" in search.provenance
+    cell = shop.cell(Metric.SCORE)
+    assert cell is not None and cell.unit == "score"
+
+
+def test_what_only_all_rows_of_a_table_fix_is_marked() -> None:
+    for method in ("GRPO", "OPID"):
+        micro = rows()[method, QWEN, "Table 8"].cell(Metric.MICRO)
+        assert micro is not None and micro.note.startswith(NOT_UNIQUE) and "played the same games" in micro.note
+
+
+def test_runs_like_the_papers_have_a_difference_with_their_interval(make_sweep: Callable[..., Any]) -> None:
+    sweep = make_sweep(
+        rows=[{"id": "grpo", "label": "GRPO", "kind": "method"}], panels=("seen",), per_type=2, scale="paper"
+    )
+    for cell in sweep.cells:
+        cell |= {"backbone": "qwen2.5-3b", "embedded": False, "protocol": "paper"}
+        sweep.edit_episodes("grpo", cell["seed"], lambda rows: [{**r, "data_version": "official-1"} for r in rows])
+    tables = make_tables(collect(sweep.write_plan().out, sweep.name))
+    block = document(tables).blocks[-1]
+    assert block.title == "Published numbers, alfworld: beside ours, under other rules of evaluation"
+    delta = {
+        (r[2].text, r[block.header.index("Split")].text): r[block.header.index("Δ ours − theirs")] for r in block.rows
+    }
+    micro = next(c for k, c in tables.success.items() if k[2] == Metric.MICRO).interval
+    assert micro is not None
+    expected = f"micro {100 * (micro.value - 0.75):+.1f} [".replace("-", "−")
+    assert delta[QWEN, "seen"].text.startswith(expected) and "macro" not in delta[QWEN, "seen"].text  # derived
+    assert delta["Qwen3-1.7B", "seen"].text == "n/a" and "another model" in delta["Qwen3-1.7B", "seen"].hint
+    assert "whether an interval covers a paper's number is not said" in block.caption
 
 
 @pytest.mark.parametrize("column", TYPES)
