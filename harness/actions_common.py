@@ -32,7 +32,7 @@ def say(text: str) -> None:
 def check_folder(plan: Plan) -> None:
     """ConfigError unless the output folder can take what runs write."""
     runtime = plan.command.runtime
-    check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
+    check_writable(plan.out, "runtime.out", plan.out_origin, runtime.min_free_gb)
 
 
 def check_caches(cells: Sequence[Cell]) -> None:

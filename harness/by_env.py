@@ -55,7 +55,7 @@ def source(config: CommandConfig, env: str, key: str) -> str | None:
     """Which key, `by_env` or `backbone.by_env`, sets a dotted key in an environment; None if neither does."""
     for name, table, _ in reversed(_tables(config)):
         if key in (table.get(env) or {}):
-            return name
+            return str(name)
     return None
 
 

@@ -46,6 +46,11 @@ class Plan:
         return "" if self.origin_of is None else self.origin_of(cell.row, point.env, point.backbone, key)
 
     @property
+    def out_origin(self) -> str:
+        """Who says where the output goes."""
+        return self.origin(self.cells[0], "runtime.out") if self.cells else ""
+
+    @property
     def out(self) -> Path:
         return Path(self.command.runtime.out).expanduser().absolute()
 

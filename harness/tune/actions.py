@@ -130,7 +130,7 @@ def run(
     runtime, jobs = plan.command.runtime, plan.command.launcher.name == SLURM
     if jobs and (wrong := script.problems(plan.command.launcher, plan.out)):
         raise ConfigError(wrong)
-    check_writable(plan.out, "runtime.out", "command line or sweeps/config.yaml", runtime.min_free_gb)
+    check_writable(plan.out, "runtime.out", plan.out_origin, runtime.min_free_gb)
     (plan.results / FOLDER).mkdir(parents=True, exist_ok=True)
     try:
         if retry and (failed := sum(study.retry() for study in studies)):

@@ -157,10 +157,11 @@ def _refused(cell: Cell, tune: TuneConfig, plan: Plan) -> Iterator[Problem]:
         yield Problem("method", cell.row.id, origin, "does not train, so that there is nothing to tune")
     for panel in config.evaluation.panels:
         if panel != VALIDATION:
-            yield Problem("evaluation.panels", panel, origin, judged(panel))
+            yield Problem("evaluation.panels", panel, plan.origin(cell, "evaluation.panels"), judged(panel))
     if tune.pruner != "none" and config.evaluation.validate_every < 1:
         fix = "gives the pruner nothing to judge by; set training steps between looks, or sweep.tune.pruner=none"
-        yield Problem("evaluation.validate_every", "0", origin, fix)
+        key = "evaluation.validate_every"
+        yield Problem(key, "0", plan.origin(cell, key), fix)
 
 
 def _fixed(dimensions: Sequence[Dimension], row: Row, command: CommandLine, origin: str) -> Iterator[Problem]:

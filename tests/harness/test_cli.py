@@ -355,6 +355,17 @@ def test_multirun_flag_is_accepted(world: World, tmp_path: Path) -> None:
     assert cli.main(["-m", "method=vanilla", f"out={tmp_path}"]) == 0
 
 
+def test_an_output_folder_that_cannot_be_names_who_said_so(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for words in (["method=grpo", "do=plan"], ["sweep=tune", "method=opid", "env=alfworld"]):
+        assert cli.main([*words, f"out={tmp_path}/file"]) == 2
+        assert f"runtime.out={tmp_path}/file (command line): " in capsys.readouterr().err
+    assert cli.main(["sweep=tune", "method=opid", "evaluation.panels=[unseen]", "do=plan", f"out={tmp_path}"]) == 2
+    assert "evaluation.panels=unseen (command line): " in capsys.readouterr().err
+
+
 def test_config_dir(world: World, tmp_path: Path, config_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config_dir / "method").mkdir()
     (config_dir / "method" / "mine.yaml").write_text("# mine\ndefaults: [opid, _self_]\nid: mine\ncoef: 0.125\n")
@@ -397,7 +408,8 @@ def test_every_example_of_the_help_is_a_plan(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     assert cli.main([*words, "do=plan", f"out={tmp_path}"]) == 0
-    assert any(word in capsys.readouterr().out for word in (" pending", "search, on the panel validation"))
+    printed = capsys.readouterr().out
+    assert " pending" in printed or "search, on the panel validation" in printed
 
 
 def test_the_help_has_examples_and_spells_defaults_as_files_do() -> None:
