@@ -65,7 +65,7 @@ def test_mistakes_name_key_and_origin(plan_of: PlanOf, argument: str, said: str)
 
 def test_mistakes_in_files_name_the_file(plan_of: PlanOf, write: Write) -> None:
     write("method/mine", "# test\ndefaults: [opid, _self_]\nid: mine\nknobs: {weight_stp: 1}\n")
-    assert "method.knobs.weight_stp=1 (sweeps/method/mine.yaml): is no knob" in problem_of(plan_of, "method=mine")
+    assert "conf/method/mine.yaml): is no knob of method 'opid'" in problem_of(plan_of, "method=mine")
     row = "  - {method: opid, base: grpo, delta: [method], set: {method.knobs.weight_stp: 1}}"
     write("sweep/t", SWEEP.replace("  - {method: opid, base: grpo, delta: [method]}", row))
     assert "method.knobs.weight_stp=1 (sweeps/sweep/t.yaml, row opid): is no knob" in problem_of(plan_of, "sweep=t")
