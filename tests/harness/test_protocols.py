@@ -114,7 +114,8 @@ def test_a_rows_own_difference_is_refused_under_every_protocol(protocol: str, pl
 rows:
   - {method: grpo}
   - {id: opid, method: opid, base: grpo, delta: [method]}
-  - {id: other, method: opid, base: opid, delta: [method.skill.router], set: {method.skill.router: additive%s}}
+  - {id: other, label: Other, method: opid, base: opid, delta: [method.skill.router],
+     set: {method.skill.router: additive%s}}
 axes: {env: [alfworld], backbone: [tiny-s]}
 set: {backbone.max_positions: 3000, training.max_prompt_tokens: 2048}
 """
@@ -124,7 +125,7 @@ set: {backbone.max_positions: 3000, training.max_prompt_tokens: 2048}
         write("sweep/t", rows % f", {key}: {own}")
         problem = problem_of(lambda: plan_of("sweep=t", f"protocol={protocol}"))
         assert problem.startswith(f"{key}=") and "does not declare" in problem, problem
-    write("method/mine", "# test\ndefaults: [opid, _self_]\nid: mine\nadvantage:\n  std: false\n")
+    write("method/mine", "# test\ndefaults: [opid, _self_]\nid: mine\nlabel: Mine\nadvantage:\n  std: false\n")
     text = (rows % "").replace("method: opid, base: opid", "method: mine, base: opid")
     write("sweep/t", text)
     problem = problem_of(lambda: plan_of("sweep=t", f"protocol={protocol}"))

@@ -47,11 +47,12 @@ Command = Callable[..., int]
 
 @pytest.fixture
 def command(tmp_path: Path, cluster: FakeCluster) -> Command:
-    """`python -m harness` with these cells."""
+    """`python -m harness` with these cells, and with a test's own arguments in the place of ours of the same key."""
 
     def make(*arguments: str) -> int:
         common = [*CELLS, f"out={tmp_path}", "launcher=slurm", "tracking=none", f"launcher.poll_seconds={POLL}"]
-        return cli.main([*common, *arguments])
+        own = {argument.partition("=")[0] for argument in arguments}
+        return cli.main([*(a for a in common if a.partition("=")[0] not in own), *arguments])
 
     return make
 
