@@ -201,7 +201,7 @@ def test_a_plan_is_looked_at_and_a_second_look_takes_no_steps(tmp_path: Path) ->
     assert not (tmp_path / "out" / "runs").exists()  # it starts nothing
     second = preflight(tmp_path, *arguments)
     assert second.returncode == 0 and "steps:" not in second.stderr
-    told = [[line for line in found.stdout.splitlines() if " are free in " not in line] for found in (first, second)]
+    told = [[line for line in found.stdout.splitlines() if " are free in" not in line] for found in (first, second)]
     assert told[0] == told[1]
     remembered_files = [json.loads(p.read_text())["result"] for p in (tmp_path / "out/cache/preflight").glob("step-*")]
     assert all(any(name.endswith("methods/grpo.py") for name in entry["files"]) for entry in remembered_files)
